@@ -145,8 +145,11 @@ def test_a_length_without_inputs(mode):
     assert is_none
 
 
+TWO = np.float64(2.0)
+
+
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("init", [None, (None, 2.0), {"a": None, "b": (2.0, None)}], ids=["all", "tuple", "nested"])
+@pytest.mark.parametrize("init", [None, (None, TWO), {"a": None, "b": (TWO, None)}], ids=["all", "tuple", "nested"])
 def test_none_in_the_carry_stays_none(mode, init):
     def f(carry, x):
         numbers = [3.0 * leaf for leaf in tf.nest.flatten(carry) if leaf is not None]
@@ -172,43 +175,6 @@ def test_none_in_the_carry_stays_none(mode, init):
     np.testing.assert_allclose(dxs, 2 * xs * factors * DYS[:3, 0], rtol=1e-12)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_python_float_takes_the_dtype_that_the_steps_need(mode):
-    """0.1 in float32 differs from 0.1 in float64 by 1e-9."""
-
-    @MODES[mode]
-    def run(xs):
-        with tf.GradientTape() as tape:
-            tape.watch(xs)
-            (count, total), _ = cg.scan(lambda carry, x: ((carry[0] + 1, carry[1] * x), None), (0, 0.1), xs)
-        return count, total, tape.gradient(total, xs, output_gradients=tf.constant(3.0, tf.float64))
-
-    xs = XS[:3, 0]
-    count, total, dxs = run(tf.constant(xs))
-    assert (count, total.dtype) == (3, tf.float64)
-    np.testing.assert_allclose(total, 0.1 * xs.prod(), rtol=1e-14)
-    np.testing.assert_allclose(dxs, 0.3 * xs.prod() / xs, rtol=1e-14)
-
-
-def test_the_dtype_of_a_python_float_is_found_once_and_only_for_floats():
-    traces = []
-
-    def f(carry, x):
-        traces.append(carry.dtype)
-        return carry + x, None
-
-    xs = {dtype: tf.constant([1.0, 2.0], dtype) for dtype in (tf.float64, tf.bfloat16, tf.float16, tf.float32)}
-    for _ in range(2):
-        for dtype, values in xs.items():
-            assert cg.scan(f, 0.5, values)[0].dtype == dtype
-    assert traces == [tf.float32, tf.float64, tf.float32, tf.bfloat16, tf.float32, tf.float16, tf.float32]
-    for init in (tf.constant(0.5), np.float32(0.5)):  # These have a dtype.
-        with pytest.raises(TypeError, match="has type float64 that does not match type float32"):
-            cg.scan(f, init, xs[tf.float64])
-    with pytest.raises(TypeError, match="has type float64 that does not match type float32"):
-        cg.scan(lambda c, x: ((c[0] + x, c[1] + tf.cast(x, tf.float32)), None), (0.5, 0.5), xs[tf.float64])
-
-
 @pytest.mark.parametrize("records", [False, True])
 def test_functions_run_eagerly(records):
     xs = XS[:5, 0]
@@ -216,7 +182,7 @@ def test_functions_run_eagerly(records):
     try:
         with tf.GradientTape() if records else contextlib.nullcontext() as tape:
             x = tf.Variable(xs)
-            last, ys = cg.scan(lambda carry, x: (carry + x**2, carry), 0.0, x)
+            last, ys = cg.scan(lambda carry, x: (carry + x**2, carry), tf.constant(0.0, tf.float64), x)
         gradient = tape.gradient([last, ys], x, output_gradients=[np.float64(3.0), DYS[:5, 0]]) if records else None
     finally:
         tf.config.run_functions_eagerly(False)
@@ -618,9 +584,14 @@ def test_errors(case):
         cg.scan(*arguments)
 
 
-def test_a_carry_that_starts_as_an_int():
+def test_a_carry_that_starts_as_a_number_of_another_dtype():
     with pytest.raises(TypeError, match=r"scan: init must be a float such as 0\.0 .*, got an int\. .* Expected int32"):
         cg.scan(lambda carry, x: (0.5 * carry + x, None), 0, ONES)
+    message = (
+        r"scan: init\[1\] must have the dtype of the steps, such as tf\.constant\(0\.0, tf\.float64\), got a float\."
+    )
+    with pytest.raises(TypeError, match=message):
+        cg.scan(lambda carry, x: ((carry[0] + 1, carry[1] + x), None), (0, 0.0), tf.constant(XS))
 
 
 @pytest.mark.parametrize("checkpoint", CHECKPOINT_ERRORS)

@@ -240,18 +240,6 @@ def test_errors(case):
         cg.while_loop(*arguments)
 
 
-def test_a_python_float_takes_the_dtype_that_the_steps_need():
-    x = tf.constant(1.25, tf.float64)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y, none = cg.while_loop(lambda y, _: y < 0.2 * x, lambda y, _: (y * x, None), (0.1, None), 50)
-    power = 5  # 0.1 * 1.25**4 = 0.244 < 0.25 < 0.305 = 0.1 * 1.25**5
-    assert none is None
-    np.testing.assert_allclose(y, 0.1 * 1.25**power, rtol=1e-14)
-    expected = 3.0 * 0.1 * power * 1.25 ** (power - 1)
-    np.testing.assert_allclose(tape.gradient(y, x, output_gradients=tf.constant(3.0, tf.float64)), expected, rtol=1e-14)
-
-
 def test_functions_run_eagerly():
     tf.config.run_functions_eagerly(True)
     try:

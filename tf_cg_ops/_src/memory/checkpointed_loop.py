@@ -19,15 +19,9 @@ from tf_cg_ops._src.memory.recompute_grad import call_with_recomputation
 from tf_cg_ops._src.memory.segments import Checkpoint, Segments, factors_of
 from tf_cg_ops._src.rewrite.traced_call import ThreadSafeFunction
 
-# The dtypes that a Python float can take beside float32. The name of bfloat16 contains float16.
-_OTHER_DTYPES = (tf.float64, tf.bfloat16, tf.float16, tf.complex64, tf.complex128)
 
-
-def to_tensors(api: str, argument: str, structure: Any, remedy: str, float_dtype: tf.DType | None = None) -> Any:
-    """The structure with each Variable, array and number as a Tensor; TypeError for any other leaf.
-
-    `float_dtype` is the dtype of Python floats.
-    """
+def to_tensors(api: str, argument: str, structure: Any, remedy: str) -> Any:
+    """The structure with each Variable, array and number as a Tensor; TypeError for any other leaf."""
     leaves = tf.nest.flatten(structure)
     names = tf.nest.flatten(pytree.paths(argument, structure))
     if dispatch.package_of_keras_tensors(leaves):
@@ -39,7 +33,7 @@ def to_tensors(api: str, argument: str, structure: Any, remedy: str, float_dtype
         if leaf is None or (tf.is_tensor(leaf) and not isinstance(leaf, tf.Variable)):
             continue
         try:
-            leaves[i] = tf.convert_to_tensor(leaf, float_dtype if type(leaf) is float else None)
+            leaves[i] = tf.convert_to_tensor(leaf)
         except (TypeError, ValueError) as error:
             name = names[i] if len(names) == len(leaves) else argument
             raise TypeError(
@@ -61,48 +55,24 @@ def pack(structure: Any, leaves: Sequence[Any]) -> Any:
     return tf.nest.pack_sequence_as(structure, new, expand_composites=True)
 
 
-def positions_of_floats(structure: Any) -> list[int]:
-    """The positions of Python floats, which have no dtype of their own."""
-    return [i for i, leaf in enumerate(tf.nest.flatten(structure)) if type(leaf) is float]
-
-
-def make_with_fitting_floats(
-    structure: Any, to_carry: Callable[[tf.DType | None], Any], make: Callable[[Any], Any]
-) -> tuple[Any, tf.DType | None]:
-    """Makes a loop from the carry; returns it, and the dtype of Python floats in the carry.
-
-    As in TensorFlow's operators and in JAX, a float such as `0.0` takes the dtype that it is combined with. Only the
-    step knows that dtype, so this asks the error of a step that starts with float32.
-    """
-    try:
-        return make(to_carry(None)), None
-    except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
-        message = str(error)
-        dtype = next((dtype for dtype in _OTHER_DTYPES if dtype.name in message), None)
-        if dtype is None or "float32" not in message or not positions_of_floats(structure):
-            raise
-        try:
-            return make(to_carry(dtype)), dtype
-        except (TypeError, ValueError, tf.errors.InvalidArgumentError):
-            pass  # The step needs several dtypes.
-        raise
-
-
 @contextlib.contextmanager
-def explain_int_carry(api: str, argument: str, structure: Any) -> Iterator[None]:
-    """Explains the failure of a step that computes with floats but starts from an int such as `0`."""
+def explain_number(api: str, argument: str, structure: Any) -> Iterator[None]:
+    """Explains the failure of a step that needs another dtype than the one of a Python number, such as `0` or `0.0`."""
     leaves = tf.nest.flatten(structure)
-    names = tf.nest.flatten(pytree.paths(argument, structure))
-    ints = [name for name, leaf in zip(names, leaves, strict=False) if type(leaf) is int]
+    pairs = list(zip(tf.nest.flatten(pytree.paths(argument, structure)), leaves, strict=False))
     try:
         yield
     except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
-        if not ints or "int32" not in str(error) or str(error).startswith(api):
-            raise
-        raise TypeError(
-            f"{api}: {' and '.join(ints)} must be a float such as 0.0 if the steps compute with floats, got an int. "
-            f"The error of the step: {str(error).splitlines()[0]}"
-        ) from error
+        for kind, dtype, advice in (
+            (int, "int32", "must be a float such as 0.0 if the steps compute with floats, got an int"),
+            (float, "float32", "must have the dtype of the steps, such as tf.constant(0.0, tf.float64), got a float"),
+        ):
+            names = [name for name, leaf in pairs if type(leaf) is kind]
+            if names and dtype in str(error) and not str(error).startswith(api):
+                raise TypeError(
+                    f"{api}: {' and '.join(names)} {advice}. The error of the step: {str(error).splitlines()[0]}"
+                ) from error
+        raise
 
 
 class Carry:

@@ -72,8 +72,7 @@ def scan(
     Args:
       f: `f(carry, x)` returns a pair: the new carry, with the structure, shapes and dtypes of the old one, and an
         output, a structure of Tensors or None.
-      init: The carry before the first step: a structure of Tensors, arrays and numbers, or None. A Python float takes
-        the dtype that the steps need.
+      init: The carry before the first step: a structure of Tensors, arrays and numbers, or None.
       xs: A structure of Tensors with one slice per step along the first dimension, or None.
       length: The number of steps; needed only without `xs`. XLA must know it.
       reverse: Whether to go from the last slice to the first. Each output keeps the position of its slice.
@@ -111,24 +110,15 @@ def scan(
     if length is not None and not tf.convert_to_tensor(length).dtype.is_integer:
         raise TypeError(f"{_API}: length must be an int or an integer Tensor, got {text.describe(length)}.")
 
-    def to_carry(float_dtype: tf.DType | None = None) -> Any:
-        remedy = "What a step only returns belongs into its output y."
-        return checkpointed_loop.to_tensors(_API, "init", init, remedy, float_dtype)
-
-    carry, floats = to_carry(), checkpointed_loop.positions_of_floats(init)
+    given = init
+    init = checkpointed_loop.to_tensors(_API, "init", init, "What a step only returns belongs into its output y.")
     xs = checkpointed_loop.to_tensors(_API, "xs", xs, "Stack the values for the steps into Tensors.")
     num_steps = _number_of_steps(xs, None if length is None else checkpointed_loop.static_int(length))
-    key = "scan", reverse, checkpoint, num_steps, floats, carry, xs
+    key = "scan", reverse, checkpoint, num_steps, init, xs
     f = checkpointed_loop.translated(f)
-
-    def make() -> tuple[_Scan, tf.DType | None]:
-        return checkpointed_loop.make_with_fitting_floats(
-            init, to_carry, lambda carry: _Scan(f, carry, xs, reverse, checkpoint)
-        )
-
-    with checkpointed_loop.explain_int_carry(_API, "init", init):
-        loop, float_dtype = traces.find_or_make(_API, f, key, make)
-    return loop(carry if float_dtype is None else to_carry(float_dtype), xs, num_steps)
+    with checkpointed_loop.explain_number(_API, "init", given):
+        loop = traces.find_or_make(_API, f, key, lambda: _Scan(f, init, xs, reverse, checkpoint))
+    return loop(init, xs, num_steps)
 
 
 class _Scan:

@@ -54,8 +54,7 @@ def while_loop(
     Args:
       cond: `cond(*loop_vars)` returns one bool: whether there is a next step.
       body: `body(*loop_vars)` returns the new loop variables, with the structure, shapes and dtypes of the old ones.
-      loop_vars: A list or tuple of structures of Tensors, arrays and numbers. A Python float takes the dtype that the
-        steps need.
+      loop_vars: A list or tuple of structures of Tensors, arrays and numbers.
       maximum_iterations: The largest number of steps. XLA must know it.
       checkpoint: `"sqrt"`, `"log"`, the number of steps per segment, or None.
 
@@ -92,23 +91,16 @@ def while_loop(
     if not loop_vars:
         raise ValueError(message.format(text.describe(loop_vars)) + "Pass what changes from step to step.")
 
-    def to_carry(float_dtype: tf.DType | None = None) -> Any:
-        remedy = "Use scan to collect values of the steps."
-        return checkpointed_loop.to_tensors(_API, "loop_vars", loop_vars, remedy, float_dtype)
-
-    carry, floats = to_carry(), checkpointed_loop.positions_of_floats(loop_vars)
+    given = loop_vars
+    loop_vars = checkpointed_loop.to_tensors(_API, "loop_vars", loop_vars, "Use scan to collect values of the steps.")
     num_steps = _number_of_steps(maximum_iterations)
     cond, body = map(checkpointed_loop.translated, (cond, body))
-    key = "while_loop", cond, checkpoint, num_steps, floats, carry
-
-    def make() -> tuple[_WhileLoop, tf.DType | None]:
-        return checkpointed_loop.make_with_fitting_floats(
-            loop_vars, to_carry, lambda carry: _WhileLoop(cond, body, carry, checkpoint)
+    key = "while_loop", cond, checkpoint, num_steps, loop_vars
+    with checkpointed_loop.explain_number(_API, "loop_vars", given):
+        loop = traces.find_or_make(
+            _API, body, key, lambda: _WhileLoop(cond, body, loop_vars, checkpoint), others=[cond]
         )
-
-    with checkpointed_loop.explain_int_carry(_API, "loop_vars", loop_vars):
-        loop, float_dtype = traces.find_or_make(_API, body, key, make, others=[cond])
-    return loop(cond, carry if float_dtype is None else to_carry(float_dtype), num_steps)
+    return loop(cond, loop_vars, num_steps)
 
 
 class _WhileLoop:
