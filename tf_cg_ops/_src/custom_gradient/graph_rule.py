@@ -72,10 +72,12 @@ def gradients(op: Any, dys: Sequence[Any]) -> list[Any]:
     """The gradients of a CustomGradientRule op with respect to all its inputs."""
     results, inputs, captures = rule_op.parts_of_inputs(op)
     live = live_rule.of(op)
-    # In a dead branch of a v1 conditional the inputs of the op are dead, but not the tensors that `grad_fn` captured.
-    if live is not None and (live.exception or not tf_internal.is_in_v1_conditional(op)):
-        if not live.exception and rule_op.error(op) and not tapes.new_tapes_record():
-            raise RuntimeError(rule_op.error(op))  # Forward mode.
+    # In forward mode, tapes in `grad_fn` do not work. In a dead branch of a v1 conditional, the inputs of the op are dead
+    # but not the tensors that `grad_fn` captured.
+    records = tapes.new_tapes_record()
+    if live is not None and not live.exception and rule_op.error(op) and not records:
+        raise RuntimeError(rule_op.error(op))
+    if live is not None and (live.exception or (records and not tf_internal.is_in_v1_conditional(op))):
         by_input = live.gradients(op, dys)
     else:
         traced, traced_captures = live_rule.with_traced_rule(op)

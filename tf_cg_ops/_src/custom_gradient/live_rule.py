@@ -37,7 +37,7 @@ class LiveRule:
     def captured_gradients(self, op: Any, upstream: Sequence[Any]) -> list[Any]:
         """The gradients as tensors of the default graph."""
         capture_by_id = {id(outside): inside for outside, inside in self.captured}
-        with capture_substitutes(capture_by_id, op.graph):
+        with capture_substitutes(capture_by_id):
             return [_captured(gradient) for gradient in self.backward(list(upstream))]
 
 
