@@ -81,6 +81,28 @@ def with_grad_fn(differentiate):
     return cg.custom_gradient(lambda x: (value(x), lambda dy: differentiate(x, dy)))
 
 
+def with_a_tape_of_the_forward_pass(persistent):
+    @cg.custom_gradient
+    def function(x):
+        with tf.GradientTape(persistent=persistent) as outer:
+            outer.watch(x)
+            y = value(x)
+        return y, lambda dy: outer.gradient(y, x, output_gradients=dy)
+
+    return function
+
+
+def with_a_jacobian_of_the_forward_pass():
+    @cg.custom_gradient
+    def function(x):
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            y = value(x)
+        return y, lambda dy: tf.linalg.matvec(outer.jacobian(y, x), dy, transpose_a=True)
+
+    return function
+
+
 def with_variables():
     scale = tf.Variable(1.0, dtype=tf.float64)
 
@@ -113,6 +135,9 @@ FUNCTIONS = {
     "jacobian": lambda: with_grad_fn(jacobian),
     "accumulator": lambda: with_grad_fn(accumulator),
     "tf.gradients": lambda: with_grad_fn(tf_gradients),
+    "tape of the forward pass": lambda: with_a_tape_of_the_forward_pass(persistent=False),
+    "persistent tape of the forward pass": lambda: with_a_tape_of_the_forward_pass(persistent=True),
+    "jacobian of the forward pass": with_a_jacobian_of_the_forward_pass,
     "variables": with_variables,
     "custom_vjp": lambda: cg.custom_vjp(lambda x: (value(x), x), tape),
     "custom_jvp": with_custom_jvp,
@@ -257,3 +282,75 @@ def test_tangents_of_a_gradient_whose_rule_has_a_tape(place):
         return outer.jvp(dx)
 
     np.testing.assert_allclose(tangent(tf.constant(X)), -3.0 * DY**2 * np.sin(X), rtol=1e-10)
+
+
+# A tape of the forward pass that can be used once: the trace for a file has used it
+
+
+def test_a_tape_of_the_forward_pass_serves_several_gradients_of_a_graph():
+    """TensorFlow allows one."""
+    function = with_a_tape_of_the_forward_pass(persistent=False)
+
+    @tf.function(autograph=False)
+    def run(x):
+        with tf.GradientTape(persistent=True) as outer:
+            outer.watch(x)
+            y = function(x)
+        return [outer.gradient(y, x, output_gradients=factor * DY) for factor in (1.0, 2.0)]
+
+    first, second = run(tf.constant(X))
+    np.testing.assert_allclose(first, DY * slope(X), rtol=1e-10)
+    np.testing.assert_allclose(second, 2.0 * DY * slope(X), rtol=1e-10)
+
+
+def with_an_effect_before_the_tape(effect, persistent):
+    @cg.custom_gradient
+    def function(x):
+        with tf.GradientTape(persistent=persistent) as outer:
+            outer.watch(x)
+            y = value(x)
+
+        def grad_fn(dy):
+            effect()
+            return outer.gradient(y, x, output_gradients=dy)
+
+        return y, grad_fn
+
+    return function
+
+
+@pytest.mark.parametrize("place", ["alone", "branch", "loop"])
+def test_a_tape_that_was_used_up_is_an_error_if_side_effects_would_run_twice(place):
+    calls = tf.Variable(0, trainable=False)
+    wrap, derivative = PLACES[place]
+    function = with_an_effect_before_the_tape(lambda: calls.assign_add(1), persistent=False)
+    with pytest.raises(RuntimeError) as raised:
+        gradients("traced", lambda x: wrap(function, x), [tf.constant(X)], tf.constant(DY))
+    assert (
+        "custom_gradient: grad_fn of 'function' has side effects, so a tape of "
+        "the forward pass that it uses must be tf.GradientTape(persistent=True), got a tape that is not persistent."
+    ) in str(raised.value)
+    function = with_an_effect_before_the_tape(lambda: calls.assign_add(1), persistent=True)
+    (dx,) = gradients("traced", lambda x: wrap(function, x), [tf.constant(X)], tf.constant(DY))
+    np.testing.assert_allclose(dx, DY * derivative(X), rtol=1e-10)
+    assert calls.numpy() == (2 if place == "loop" else 1)
+
+
+def test_reading_a_variable_before_the_tape_is_not_a_side_effect():
+    variable = tf.Variable(2.0, trainable=False)
+    function = with_an_effect_before_the_tape(variable.read_value, persistent=False)
+    (dx,) = gradients("traced", function, [tf.constant(X)], tf.constant(DY))
+    np.testing.assert_allclose(dx, DY * slope(X), rtol=1e-10)
+
+
+def test_a_tape_that_grad_fn_uses_twice_itself_is_an_error_of_tensorflow():
+    @cg.custom_gradient
+    def function(x):
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            y = value(x)
+        return y, lambda dy: outer.gradient(y, x) * outer.gradient(y, x)
+
+    for mode in ["eager", "traced"]:
+        with pytest.raises(RuntimeError, match="A non-persistent GradientTape can only be used"):
+            gradients(mode, function, [tf.constant(X)], tf.constant(DY))

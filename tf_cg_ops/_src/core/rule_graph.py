@@ -55,8 +55,8 @@ class _Captures:
         if not isinstance(source, EagerTensor) and source.graph is self._graph:
             captured = source
         else:
-            # In the gradient of a loop or conditional, ops keep and restore the value. TensorFlow records only those, and
-            # only the first time.
+            # In the gradient of a loop or conditional, ops keep and restore the value. TensorFlow records only those
+            # ops, and only once.
             with tf_internal.stop_recording():
                 captured = self._capture(source, *args, **kwargs)
         if captured is not tensor:

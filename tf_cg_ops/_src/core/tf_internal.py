@@ -343,6 +343,10 @@ def capture(graph: Any, tensor: Any) -> Any:
     return graph.capture(tensor) if isinstance(graph, FuncGraph) else tensor
 
 
+# Whether a tape is used up is private, and a gradient function can hide its tapes.
+USED_UP_TAPE = "A non-persistent GradientTape can only be used to compute one set of gradients"
+
+
 # Tapes and accumulators find a tensor by its capture, which TensorFlow only records when it makes a placeholder.
 def record_capture(capture: Any, tensor: Any) -> None:
     """Tells tapes and accumulators that one tensor is the capture of another."""
