@@ -125,7 +125,7 @@ def test_the_capture_of_the_graph_at_hand_is_its_own_again():
     def function(x):
         def grad_fn(dy):
             graphs.append(tf.compat.v1.get_default_graph())
-            return dy * outside
+            return dy * outside + 0.0 * x
 
         return tf.identity(x), grad_fn
 
@@ -137,6 +137,8 @@ def test_the_capture_of_the_graph_at_hand_is_its_own_again():
     assert len(graphs) > 1
     for graph in graphs:
         assert graph.capture.__self__ is graph
+        captures = [id(inside) for _, inside in graph.captures]
+        assert len(set(captures)) == len(captures)
 
 
 def test_rules_that_wait_for_each_other_leave_the_capture_as_it_was():
@@ -144,7 +146,7 @@ def test_rules_that_wait_for_each_other_leave_the_capture_as_it_was():
     graph = tf_internal.FuncGraph("gradient")
     outside, inside, other = (tf.constant([i]) for i in (1.0, 2.0, 3.0))
     with graph.as_default():
-        first, second = (rule_graph.capture_substitutes({id(outside): t}, None) for t in (inside, other))
+        first, second = (rule_graph.capture_substitutes({id(outside): t}) for t in (inside, other))
         first.__enter__()
         second.__enter__()
         assert graph.capture(outside) is graph.capture(other)

@@ -400,3 +400,26 @@ def test_traces_go_with_their_object_though_a_rule_refers_to_it():
     for _ in range(3):
         gc.collect()
     assert gone() is None
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+@pytest.mark.parametrize("place", ["alone", "branch", "loop", "function"])
+def test_a_rule_differentiates_with_a_tape(place, mode):
+    """The op of a branch or loop can read a tensor from outside."""
+
+    def rule(op, dy):
+        (x,) = op.inputs
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.tanh(x)
+        return tape.gradient(y, x, output_gradients=dy)
+
+    places = {
+        "alone": tf.sign,
+        "branch": lambda x: tf.cond(x[0] < 0.0, lambda: tf.sign(x), lambda: x),
+        "loop": lambda x: tf.while_loop(lambda i, y: i < 1, lambda i, y: (i + 1, y + tf.sign(x)), (0, 0.0 * x))[1],
+        "function": lambda x: tf.function(lambda: tf.sign(x))(),
+    }
+    overridden = cg.override_gradients(places[place], {"Sign": rule})
+    run = overridden if mode == "eager" else tf.function(overridden)
+    assert_overridden(run, tf.sign, DY / np.cosh(X) ** 2)

@@ -16,38 +16,67 @@ import tensorflow as tf
 from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.core.tf_internal import EagerTensor
 
-# The substitutes of all scopes that a graph is in: rules call other rules, and the replicas of a strategy take turns in
-# one graph.
-_substitutes: weakref.WeakKeyDictionary[Any, list[dict[int, Any]]] = weakref.WeakKeyDictionary()
-
 
 # The gradient of a conditional can capture tensors from the branch and from the graph around the gradient, but not from
 # further outside. The gradient of a loop cannot capture a large EagerTensor (see TensorFlow's cond_v2.py, while_v2.py).
 @contextlib.contextmanager
-def capture_substitutes(substitutes: dict[int, Any], forward: Any) -> Iterator[None]:
-    """Makes the default graph capture substitutes from the graph `forward` for the tensors with these ids."""
+def capture_substitutes(substitutes: dict[int, Any]) -> Iterator[None]:
+    """Makes the default graph capture substitutes for the tensors with these ids.
+
+    Tapes and tf.gradients, which a gradient function can use, differentiate with respect to the tensors themselves.
+    """
     graph = tf.compat.v1.get_default_graph()
-    if not substitutes or graph is forward or not isinstance(graph, tf_internal.FuncGraph):
+    if not isinstance(graph, tf_internal.FuncGraph):
         yield
         return
-    entered = _substitutes.setdefault(graph, [])
-    if not entered:
-        capture = graph.capture
-
-        def capture_substitute(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            for substitutes_by_id in reversed(entered):
-                tensor = substitutes_by_id.get(id(tensor), tensor)
-            return capture(tensor, *args, **kwargs)
-
-        graph.capture = capture_substitute
-    entered.append(substitutes)
+    captures = _captures.get(graph) or _captures.setdefault(graph, _Captures(graph))
+    captures.substitutes.append(substitutes)
     try:
         yield
     finally:
-        entered[:] = [other for other in entered if other is not substitutes]
-        if not entered:
-            del graph.capture
-            del _substitutes[graph]
+        captures.leave(substitutes)
+
+
+class _Captures:
+    """The method `capture` of a graph in which gradient functions are called."""
+
+    def __init__(self, graph: Any) -> None:
+        # Of all scopes that the graph is in: rules call other rules, and the replicas of a strategy take turns in one
+        # graph.
+        self.substitutes: list[dict[int, Any]] = []
+        self._graph, self._capture = graph, graph.capture
+        self._listed: list[Any] = []
+        graph.capture = self
+
+    def __call__(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        source = tensor
+        for substitutes_by_id in reversed(self.substitutes):
+            source = substitutes_by_id.get(id(source), source)
+        if not isinstance(source, EagerTensor) and source.graph is self._graph:
+            captured = source
+        else:
+            # In the gradient of a loop or conditional, ops keep and restore the value. TensorFlow records only those
+            # ops, and only once.
+            with tf_internal.stop_recording():
+                captured = self._capture(source, *args, **kwargs)
+        if captured is not tensor:
+            tf_internal.record_capture(captured, tensor)
+            is_listed = source is tensor or captured.op.type != "Placeholder"
+            if not is_listed and tf_internal.list_capture(self._graph, tensor, captured):
+                self._listed.append(tensor)
+        return captured
+
+    def leave(self, substitutes: dict[int, Any]) -> None:
+        """Leaves a scope; after the last one, the graph captures as before."""
+        self.substitutes = [other for other in self.substitutes if other is not substitutes]
+        if not self.substitutes:
+            for tensor in self._listed:
+                tf_internal.unlist_capture(self._graph, tensor)
+            del self._graph.capture
+            del _captures[self._graph]
+
+
+_captures: weakref.WeakKeyDictionary[Any, _Captures] = weakref.WeakKeyDictionary()
 
 
 # TensorFlow's while_v2.py does the same for gradient functions in Python.

@@ -348,6 +348,30 @@ def capture(graph: Any, tensor: Any) -> Any:
     return graph.capture(tensor) if isinstance(graph, FuncGraph) else tensor
 
 
+# Whether a tape is used up is private, and a gradient function can hide its tapes.
+USED_UP_TAPE = "A non-persistent GradientTape can only be used to compute one set of gradients"
+
+
+# Tapes and accumulators find a tensor by its capture, which TensorFlow only records when it makes a placeholder.
+def record_capture(capture: Any, tensor: Any) -> None:
+    """Tells tapes and accumulators that one tensor is the capture of another."""
+    capture._record_tape(tensor)
+
+
+# tf.gradients goes from a tensor to its capture by the list of captures.
+def list_capture(graph: Any, tensor: Any, placeholder: Any) -> bool:
+    """Lists a placeholder as the capture of a tensor, too; returns whether it was not listed before."""
+    is_new = id(tensor) not in graph.function_captures.by_val_internal
+    if is_new:
+        graph.replace_capture(tensor, placeholder)
+    return is_new
+
+
+def unlist_capture(graph: Any, tensor: Any) -> None:
+    """Undoes `list_capture`."""
+    graph.function_captures.pop(id(tensor))
+
+
 # The functions of tf.raw_ops would derive the attributes again, which takes half the time of a trace.
 def create_op(graph: Any, op_type: str, inputs: list[Any], attributes: dict[str, Any], **options: Any) -> Any:
     """Adds an op to a graph, with inputs from that graph and attributes as protos."""

@@ -49,13 +49,13 @@ def attach(
         )
     op, captured = rule_op.create(graph, name, [results, inputs, rule.captures], rule, api=_mark(wording.api))
     outputs = list(op.outputs)
-    live = LiveRule(backward, captured, traced_rule.current_order(), rule.exception)
+    live = LiveRule(wording.subject_of(name), backward, captured, traced_rule.current_order(), rule.exception)
     live_rule.keep(op, live)
 
     def on_tapes(*dys: Any) -> list[Any]:
         # `grad_fn` can use tapes, which do not work in forward mode. They worked when the rule was traced.
         if rule.exception or tapes.new_tapes_record():
-            return dataclasses.replace(live, backward=for_tapes).gradients(op, dys)
+            return _call(dataclasses.replace(live, backward=for_tapes), op, dys, rule.captures, inputs)
         return _import(op, dys, rule.captures, inputs)
 
     # If TensorFlow recorded the op, forward mode would hash its attributes, which fails for the name of a function.
@@ -72,11 +72,13 @@ def gradients(op: Any, dys: Sequence[Any]) -> list[Any]:
     """The gradients of a CustomGradientRule op with respect to all its inputs."""
     results, inputs, captures = rule_op.parts_of_inputs(op)
     live = live_rule.of(op)
-    # In a dead branch of a v1 conditional the inputs of the op are dead, but not the tensors that `grad_fn` captured.
-    if live is not None and (live.exception or not tf_internal.is_in_v1_conditional(op)):
-        if not live.exception and rule_op.error(op) and not tapes.new_tapes_record():
-            raise RuntimeError(rule_op.error(op))  # Forward mode.
-        by_input = live.gradients(op, dys)
+    # In forward mode tapes in `grad_fn` do not work. In a dead branch of a v1 conditional the inputs of the op are dead
+    # but not the tensors that `grad_fn` captured.
+    records = tapes.new_tapes_record()
+    if live is not None and not live.exception and rule_op.error(op) and not records:
+        raise RuntimeError(rule_op.error(op))
+    if live is not None and (live.exception or (records and not tf_internal.is_in_v1_conditional(op))):
+        by_input = _call(live, op, dys, captures, inputs)
     else:
         traced, traced_captures = live_rule.with_traced_rule(op)
         by_input = _import(traced, dys, traced_captures, inputs)
@@ -121,6 +123,27 @@ def vectorize(
         return by_input
 
     return attach(live_rule.OF_THE_OP, rule_op.function_name(op), results, inputs, backward, error=rule_op.error(op))
+
+
+def _call(
+    live: LiveRule, op: Any, dys: Sequence[Any], captures: list[tf.Tensor], inputs: Sequence[tf.Tensor]
+) -> list[Any]:
+    """Calls the live rule. If its trace has used up a tape of the forward pass, imports the trace instead."""
+    graph = tf.compat.v1.get_default_graph()
+    num_operations = graph.num_operations()
+    try:
+        return live.gradients(op, dys)
+    except RuntimeError as error:
+        if rule_op.error(op) or tf_internal.USED_UP_TAPE not in str(error):
+            raise
+        # The imported trace would repeat the side effects.
+        created = graph.get_operations()[num_operations:]
+        if any(tf_internal.is_ordered(op) and not tf_internal.is_read(op) for op in created):
+            raise RuntimeError(
+                f"{live.subject} has side effects, so a tape of the forward pass that it uses must be "
+                "tf.GradientTape(persistent=True), got a tape that is not persistent."
+            ) from error
+        return _import(op, dys, captures, inputs)
 
 
 def _import(

@@ -22,6 +22,7 @@ OF_THE_OP = without_gradient_function("CustomGradientRule")
 class LiveRule:
     """The gradient function of an op, and what it needs to be called in another graph."""
 
+    subject: str  # The start of messages about it.
     backward: traced_rule.Backward
     captured: list[tuple[tf.Tensor, tf.Tensor]]  # Each tensor of an outer graph with its capture in the op's graph.
     order: int  # The order of the derivative that the op belongs to.
@@ -37,7 +38,7 @@ class LiveRule:
     def captured_gradients(self, op: Any, upstream: Sequence[Any]) -> list[Any]:
         """The gradients as tensors of the default graph."""
         capture_by_id = {id(outside): inside for outside, inside in self.captured}
-        with capture_substitutes(capture_by_id, op.graph):
+        with capture_substitutes(capture_by_id):
             return [_captured(gradient) for gradient in self.backward(list(upstream))]
 
 

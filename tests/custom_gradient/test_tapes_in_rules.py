@@ -1,0 +1,356 @@
+"""A gradient function can differentiate: with a tape, an accumulator or tf.gradients, wherever its arguments come from.
+
+In a loop, a branch or another function, TensorFlow calls it in a graph that captures the tensors that it reads.
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.modes import autograph, gradients, tape_vjp
+from ..support.tensors import pairs
+
+X = np.array([0.5, -1.2, 2.0])
+DY = np.array([1.0, -10.0, 100.0])
+
+
+def value(x):
+    return tf.sin(x) * x
+
+
+def slope(x):
+    """The derivative of `value`, in NumPy."""
+    return np.cos(x) * x + np.sin(x)
+
+
+# Ways to differentiate `value` in a gradient function
+
+
+def tape(x, dy):
+    with tf.GradientTape() as inner:
+        inner.watch(x)
+        y = value(x)
+    return inner.gradient(y, x, output_gradients=dy)
+
+
+def tape_after_another_use(x, dy):
+    return tf.zeros_like(x) * tf.cos(x) + tape(x, dy)
+
+
+def tape_in_a_function(x, dy):
+    return tf.function(lambda dy: tape(x, dy))(dy)
+
+
+def tape_around_a_branch(x, dy):
+    with tf.GradientTape() as inner:
+        inner.watch(x)
+        y = tf.cond(dy[0] > 0.0, lambda: value(x), lambda: x)
+    return inner.gradient(y, x, output_gradients=dy)
+
+
+def tape_around_a_decorated_function(x, dy):
+    with tf.GradientTape() as inner:
+        inner.watch(x)
+        y = cg.custom_gradient(lambda x: (tf.sin(x), lambda dy: dy * tf.cos(x)))(x) * x
+    return inner.gradient(y, x, output_gradients=dy)
+
+
+def jacobian(x, dy):
+    with tf.GradientTape() as inner:
+        inner.watch(x)
+        y = value(x)
+    return tf.linalg.matvec(inner.jacobian(y, x), dy, transpose_a=True)
+
+
+def accumulator(x, dy):
+    with tf.autodiff.ForwardAccumulator(x, dy) as inner:
+        y = value(x)
+    return inner.jvp(y)
+
+
+def tf_gradients(x, dy):
+    return tf.gradients(value(x), x, dy)
+
+
+# Functions with the value and the gradient of `value`
+
+
+def with_grad_fn(differentiate):
+    return cg.custom_gradient(lambda x: (value(x), lambda dy: differentiate(x, dy)))
+
+
+def with_a_tape_of_the_forward_pass(persistent):
+    @cg.custom_gradient
+    def function(x):
+        with tf.GradientTape(persistent=persistent) as outer:
+            outer.watch(x)
+            y = value(x)
+        return y, lambda dy: outer.gradient(y, x, output_gradients=dy)
+
+    return function
+
+
+def with_a_jacobian_of_the_forward_pass():
+    @cg.custom_gradient
+    def function(x):
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            y = value(x)
+        return y, lambda dy: tf.linalg.matvec(outer.jacobian(y, x), dy, transpose_a=True)
+
+    return function
+
+
+def with_variables():
+    scale = tf.Variable(1.0, dtype=tf.float64)
+
+    @cg.custom_gradient
+    def function(x):
+        def grad_fn(dy, variables):
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y = value(x) * scale
+            dx, dscale = inner.gradient(y, [x, *variables], output_gradients=dy)
+            return dx, [dscale]
+
+        return value(x) * scale, grad_fn
+
+    return function
+
+
+def with_custom_jvp():
+    function = cg.custom_jvp(value)
+    function.defjvp(lambda primals, tangents: (function(*primals), tape(*primals, tf.ones_like(X)) * tangents[0]))
+    return function
+
+
+FUNCTIONS = {
+    "tape": lambda: with_grad_fn(tape),
+    "tape after another use": lambda: with_grad_fn(tape_after_another_use),
+    "tape in a function": lambda: with_grad_fn(tape_in_a_function),
+    "tape around a branch": lambda: with_grad_fn(tape_around_a_branch),
+    "tape around a decorated function": lambda: with_grad_fn(tape_around_a_decorated_function),
+    "jacobian": lambda: with_grad_fn(jacobian),
+    "accumulator": lambda: with_grad_fn(accumulator),
+    "tf.gradients": lambda: with_grad_fn(tf_gradients),
+    "tape of the forward pass": lambda: with_a_tape_of_the_forward_pass(persistent=False),
+    "persistent tape of the forward pass": lambda: with_a_tape_of_the_forward_pass(persistent=True),
+    "jacobian of the forward pass": with_a_jacobian_of_the_forward_pass,
+    "variables": with_variables,
+    "custom_vjp": lambda: cg.custom_vjp(lambda x: (value(x), x), tape),
+    "custom_jvp": with_custom_jvp,
+    "straight_through": lambda: cg.straight_through(value, derivative=lambda x: tape(x, tf.ones_like(x))),
+}
+
+
+def loop(body, x):
+    return tf.while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, body(y)), (0, x), maximum_iterations=2)[1]
+
+
+def doubled_twice(x):
+    return slope(2.0 * x) * 2.0
+
+
+# Where the function is called, and the derivative there. In most places, x is from outside.
+PLACES = {
+    "alone": (lambda f, x: f(x), slope),
+    "branch": (lambda f, x: tf.cond(x[0] > 0.0, lambda: f(x), lambda: -x), slope),
+    "branch of several": (lambda f, x: tf.switch_case(tf.size(x) - 3, [lambda: f(x), lambda: -x]), slope),
+    "branch of a tensor in it": (lambda f, x: tf.cond(x[0] > 0.0, lambda: f(2.0 * x), lambda: -x), doubled_twice),
+    "loop": (lambda f, x: loop(lambda y: y + f(x), x), lambda x: 1.0 + 2.0 * slope(x)),
+    "loop over its variable": (lambda f, x: loop(f, x), lambda x: slope(x) * slope(np.sin(x) * x)),
+    "loop over a tensor in it": (
+        lambda f, x: loop(lambda y: y + f(2.0 * x), x),
+        lambda x: 1.0 + 2.0 * doubled_twice(x),
+    ),
+    "branch in a loop": (
+        lambda f, x: loop(lambda y: tf.cond(x[0] > 0.0, lambda: f(y), lambda: -x), x),
+        lambda x: slope(x) * slope(np.sin(x) * x),
+    ),
+    "loop in a branch": (
+        lambda f, x: tf.cond(x[0] > 0.0, lambda: loop(lambda y: y + f(x), x), lambda: -x),
+        lambda x: 1.0 + 2.0 * slope(x),
+    ),
+    "function": (lambda f, x: tf.function(lambda: f(x), autograph=False)(), slope),
+    "AutoGraph": (autograph, slope),
+    "map_fn": (lambda f, x: tf.map_fn(lambda number: number * f(x), tf.ones_like(x))[2], slope),
+    "vectorized_map": (lambda f, x: tf.vectorized_map(lambda number: number * f(x), tf.ones_like(x))[2], slope),
+    "cg.scan": (lambda f, x: cg.scan(lambda y, _: (y + f(x), None), x, None, 2)[0], lambda x: 1.0 + 2.0 * slope(x)),
+    "recompute_grad": (
+        lambda f, x: cg.recompute_grad(lambda x: tf.cond(x[0] > 0.0, lambda: f(x), lambda: -x))(x),
+        slope,
+    ),
+}
+
+
+@pytest.mark.parametrize(("kind", "place"), pairs(FUNCTIONS, PLACES, quick=5))
+def test_a_gradient_function_differentiates_everywhere(kind, place):
+    function = FUNCTIONS[kind]()
+    wrap, derivative = PLACES[place]
+
+    @tf.function(autograph=False)
+    def run(x):
+        return wrap(function, x)
+
+    for mode in ["eager", "traced"]:
+        (dx,) = gradients(mode, run, [tf.constant(X)], tf.constant(DY))
+        np.testing.assert_allclose(tf.convert_to_tensor(dx), DY * derivative(X), rtol=1e-10, err_msg=mode)
+
+
+@pytest.mark.parametrize("kind", FUNCTIONS)
+def test_a_gradient_function_differentiates_in_a_branch_under_xla(kind):
+    function = FUNCTIONS[kind]()
+    wrap, derivative = PLACES["branch"]
+    (dx,) = gradients("jit", lambda x: wrap(function, x), [tf.constant(X)], tf.constant(DY))
+    np.testing.assert_allclose(dx, DY * derivative(X), rtol=1e-10)
+
+
+@pytest.mark.parametrize("place", [place for place in PLACES if place != "AutoGraph"])
+def test_a_jacobian_and_tangents_through_a_tape_in_grad_fn(place):
+    wrap, derivative = PLACES[place]
+
+    def traced():  # Anew each time: after a Jacobian, TensorFlow has no tangents of the same loop.
+        return tf.function(lambda x: wrap(with_grad_fn(tape), x), autograph=False)
+
+    x = tf.constant(X)
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        y = traced()(x)
+    np.testing.assert_allclose(DY @ outer.jacobian(y, x).numpy(), DY * derivative(X), rtol=1e-10)
+    with tf.autodiff.ForwardAccumulator(x, tf.constant(DY)) as tangents:
+        y = traced()(x)
+    np.testing.assert_allclose(tangents.jvp(y), DY * derivative(X), rtol=1e-10)
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+@pytest.mark.parametrize("place", ["alone", "branch", "loop", "vectorized_map"])
+def test_a_tape_in_the_rule_of_a_second_derivative(place, mode):
+    """The rule is copied into the batch of tf.vectorized_map; a rule of so many ops is not traced for a file."""
+
+    @cg.custom_gradient
+    def cosine(x):
+        y = tf.cos(x)
+        for _ in range(210):
+            y = y + 1.0
+
+        def grad_fn(dy):
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                z = tf.cos(x)
+            return 3.0 * inner.gradient(z, x, output_gradients=dy)
+
+        return y - 210.0, grad_fn
+
+    sine = cg.custom_gradient(lambda x: (tf.sin(x), lambda dy: dy * cosine(x)))
+    places = {
+        "alone": sine,
+        "branch": lambda x: tf.cond(x[0] > 0.0, lambda: sine(x), lambda: -x),
+        "loop": lambda x: loop(lambda y: 0.5 * sine(x) + y, tf.zeros_like(x)),
+        "vectorized_map": lambda x: tf.vectorized_map(sine, x),
+    }
+
+    def dx(x):
+        return tape_vjp(places[place], [x], tf.constant(DY))[1][0]
+
+    (second,) = gradients(mode, dx, [tf.constant(X)], tf.constant(DY))
+    np.testing.assert_allclose(second, -3.0 * DY**2 * np.sin(X), rtol=1e-10)
+
+
+@pytest.mark.parametrize("place", ["branch", "loop"])
+def test_tangents_of_a_gradient_whose_rule_has_a_tape(place):
+    """In forward mode new tapes do not record, so the rule that was traced before is used."""
+    function = cg.custom_gradient(lambda x: (tf.sin(x), lambda dy: dy * cosine(x)))
+    cosine = cg.custom_gradient(lambda x: (tf.cos(x), lambda dy: 3.0 * tape_of_cosine(x, dy)))
+
+    def tape_of_cosine(x, dy):
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            y = tf.cos(x)
+        return inner.gradient(y, x, output_gradients=dy)
+
+    def value_there(x):
+        if place == "branch":
+            return tf.cond(x[0] > 0.0, lambda: function(x), lambda: -x)
+        return loop(lambda _: function(x), x)
+
+    @tf.function(autograph=False)
+    def tangent(x):
+        with tf.autodiff.ForwardAccumulator(x, tf.constant(DY)) as outer:
+            dx = tape_vjp(value_there, [x], tf.constant(DY))[1][0]
+        return outer.jvp(dx)
+
+    np.testing.assert_allclose(tangent(tf.constant(X)), -3.0 * DY**2 * np.sin(X), rtol=1e-10)
+
+
+# A tape of the forward pass that can be used once: the trace for a file has used it
+
+
+def test_a_tape_of_the_forward_pass_serves_several_gradients_of_a_graph():
+    """TensorFlow allows one."""
+    function = with_a_tape_of_the_forward_pass(persistent=False)
+
+    @tf.function(autograph=False)
+    def run(x):
+        with tf.GradientTape(persistent=True) as outer:
+            outer.watch(x)
+            y = function(x)
+        return [outer.gradient(y, x, output_gradients=factor * DY) for factor in (1.0, 2.0)]
+
+    first, second = run(tf.constant(X))
+    np.testing.assert_allclose(first, DY * slope(X), rtol=1e-10)
+    np.testing.assert_allclose(second, 2.0 * DY * slope(X), rtol=1e-10)
+
+
+def with_an_effect_before_the_tape(effect, persistent):
+    @cg.custom_gradient
+    def function(x):
+        with tf.GradientTape(persistent=persistent) as outer:
+            outer.watch(x)
+            y = value(x)
+
+        def grad_fn(dy):
+            effect()
+            return outer.gradient(y, x, output_gradients=dy)
+
+        return y, grad_fn
+
+    return function
+
+
+@pytest.mark.parametrize("place", ["alone", "branch", "loop"])
+def test_a_tape_that_was_used_up_is_an_error_if_side_effects_would_run_twice(place):
+    calls = tf.Variable(0, trainable=False)
+    wrap, derivative = PLACES[place]
+    function = with_an_effect_before_the_tape(lambda: calls.assign_add(1), persistent=False)
+    with pytest.raises(RuntimeError) as raised:
+        gradients("traced", lambda x: wrap(function, x), [tf.constant(X)], tf.constant(DY))
+    assert (
+        "custom_gradient: grad_fn of 'function' has side effects, so a tape of "
+        "the forward pass that it uses must be tf.GradientTape(persistent=True), got a tape that is not persistent."
+    ) in str(raised.value)
+    function = with_an_effect_before_the_tape(lambda: calls.assign_add(1), persistent=True)
+    (dx,) = gradients("traced", lambda x: wrap(function, x), [tf.constant(X)], tf.constant(DY))
+    np.testing.assert_allclose(dx, DY * derivative(X), rtol=1e-10)
+    assert calls.numpy() == (2 if place == "loop" else 1)
+
+
+def test_reading_a_variable_before_the_tape_is_not_a_side_effect():
+    variable = tf.Variable(2.0, trainable=False)
+    function = with_an_effect_before_the_tape(variable.read_value, persistent=False)
+    (dx,) = gradients("traced", function, [tf.constant(X)], tf.constant(DY))
+    np.testing.assert_allclose(dx, DY * slope(X), rtol=1e-10)
+
+
+def test_a_tape_that_grad_fn_uses_twice_itself_is_an_error_of_tensorflow():
+    @cg.custom_gradient
+    def function(x):
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            y = value(x)
+        return y, lambda dy: outer.gradient(y, x) * outer.gradient(y, x)
+
+    for mode in ["eager", "traced"]:
+        with pytest.raises(RuntimeError, match="A non-persistent GradientTape can only be used"):
+            gradients(mode, function, [tf.constant(X)], tf.constant(DY))
