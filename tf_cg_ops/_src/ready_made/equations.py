@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import pytree, text
+from tf_cg_ops._src.core import pytree, tapes, text
 from tf_cg_ops._src.core.signature import mismatched_signature
 from tf_cg_ops._src.core.variables import as_variable
 from tf_cg_ops._src.ready_made.unknowns import Unknowns
@@ -71,14 +71,7 @@ class Equations:
 
     def check_tapes(self) -> None:
         """NotImplementedError if tapes that the user's function opens do not record."""
-        x = tf.constant(1.0)
-        with tf.GradientTape() as outer:
-            outer.watch(x)
-            with tf.GradientTape() as inner:
-                inner.watch(x)
-                y = x * x
-            dx = inner.gradient(y, x)
-        if dx is None or outer.gradient(dx, x) is None:
+        if not tapes.new_tapes_record():
             raise NotImplementedError(
                 f"{self.api}: {self.subject} needs a tape of its own, which TensorFlow does not let record under a "
                 "ForwardAccumulator in eager mode. Call it inside a tf.function."
