@@ -175,7 +175,7 @@ HELP = {
     "demo": ["--output FOLDER", "Example: tf-cg-ops demo"],
     "override": ["SOURCE", "TARGET", "TYPE=RULE", "clip:norm=LIMIT", "Example: tf-cg-ops override"],
     "adopt": ["SOURCE", "TARGET", "--gradients", "--place NAME=GRADIENT", "Example: tf-cg-ops adopt"],
-    "audit": ["MODEL", "--inputs", "--signature", "--html", "Example: tf-cg-ops audit"],
+    "audit": ["MODEL", "--inputs", "--signature", "--intended", "--html", "Example: tf-cg-ops audit"],
     "": ["strip", "override", "adopt", "audit", "inspect", "demo", "COMMAND --help"],
 }
 
