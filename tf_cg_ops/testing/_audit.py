@@ -158,8 +158,8 @@ def _check_names(name: str, like: Mapping[str, Any], places: Sequence[Place]) ->
     if unknown:
         known = sorted({_name(place) for place in places})
         raise ValueError(
-            f"{API}: like must name functions with a custom gradient in '{name}', got {text.quoted(sorted(unknown))}. "
-            f"These are there: {text.quoted(known)}."
+            f"{API}: an intended gradient must belong to a function in '{name}' that has a custom gradient, got "
+            f"{text.quoted(sorted(unknown))}. These are there: {text.quoted(known)}."
         )
 
 
