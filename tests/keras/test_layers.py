@@ -218,7 +218,7 @@ def test_a_watching_layer_names_itself_and_is_saved_with_its_function(library, t
         np.testing.assert_array_equal(dx, DY)
         np.testing.assert_array_equal(NOTED, [DY] * number)
         with pytest.raises(
-            tf.errors.InvalidArgumentError, match=r"layers\.WatchGradient: the gradient of 'hidden' is not fin"
+            tf.errors.InvalidArgumentError, match=r"layers\.WatchGradient: the gradient of 'hidden' must be fin"
         ):
             value_and_gradient(watched, dy=DY * np.inf)
         NOTED.pop()

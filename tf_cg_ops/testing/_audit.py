@@ -21,8 +21,9 @@ from tf_cg_ops._src.rewrite.traced_call import TracedCall
 from tf_cg_ops.saved_model import _inputs
 
 from ._audit_check import Findings, InputCheck, check
-from ._audit_record import API, PASSING, RAISES, Place, Recording, custom_places, source_of
+from ._audit_record import API, PASSING, RAISES, Place, Recording, custom_places, is_place, source_of
 from ._audit_report import AuditedGradient, AuditReport, Verdict
+from ._report import in_one_line
 
 # What changes the gradient on purpose.
 _BY_DESIGN = {
@@ -276,7 +277,13 @@ def _row(place: Place, like: Mapping[str, Any], max_elements: int) -> AuditedGra
     if not place.runs:
         verdict: Verdict = "differs" if place.reason.startswith(RAISES) else "not checked"
         return dataclasses.replace(row, verdict=verdict, detail=place.reason or "no gradient arrives here")
-    found = [check(name, place, run, like.get(name), max_elements) for run in place.runs]
+    try:
+        found = [check(name, place, run, like.get(name), max_elements) for run in place.runs]
+    except (tf.errors.OpError, NotImplementedError, TypeError, ValueError) as error:
+        if str(error).startswith(f"{API}: "):
+            raise
+        # For example, an op that has no double precision on this device.
+        return dataclasses.replace(row, detail=f"computing it again in float64 fails: {in_one_line(error)}")
     verdict, detail = _verdict(place, name, like, found)
     inputs, last = [one for findings in found for one in findings.inputs], found[-1]
     return dataclasses.replace(
@@ -302,8 +309,9 @@ def _verdict(place: Place, name: str, like: Mapping[str, Any], found: Sequence[F
     if any(math.isfinite(each.upstream_norm) and not math.isfinite(each.gradient_norm) for each in found):
         is_finite = math.isfinite(found[-1].value_norm)
         return ("differs", "The gradient is not finite.") if is_finite else ("not checked", "its value is not finite")
-    if place.reason:
-        return "not checked", place.reason
+    reason = place.reason or next((each.reason for each in found if each.reason), "")
+    if reason:
+        return "not checked", reason
     if not inputs:
         reason = "its rule returns no gradient" if missing else "no input has a gradient"
         return "not checked", "its value is not finite" if math.isnan(found[-1].value_norm) else reason
@@ -337,7 +345,9 @@ def _wrong_verdict(
         return "not checked", "numeric differentiation sees where its solver stops"
     # The rest of a hint is advice for check_gradient.
     hint = next((one.detail for one in wrong if one.detail), "").partition(" If ")[0]
-    if hint.startswith("The numeric derivative is zero"):
+    if any(map(is_place, place.inside)):
+        hint += " It contains a function with a gradient of its own, which may be the reason."
+    elif hint.startswith("The numeric derivative is zero"):
         hint += " Declare an intended gradient with like=."
     return "differs", hint
 

@@ -79,6 +79,7 @@ class Findings:
       inputs: One entry for each input that has a gradient; none if the place cannot be checked.
       without_gradient: The names of inputs that the value depends on, and that the rule has no gradient for.
       rounding: A sentence if the rounding of the model's dtypes matters.
+      reason: Why the rule cannot be checked; empty if it can.
     """
 
     value_norm: float
@@ -87,6 +88,7 @@ class Findings:
     inputs: list[InputCheck] = dataclasses.field(default_factory=list)
     without_gradient: list[str] = dataclasses.field(default_factory=list)
     rounding: str = ""
+    reason: str = ""
 
 
 @np.errstate(all="ignore")  # What is not finite is noticed.
@@ -100,6 +102,8 @@ def check(name: str, place: Place, run: Run, like: Callable[..., Any] | None, ma
         return Findings(value_norm, upstream_norm, place.gradient_norm)
     recorded = replay.rule(arrived)
     norms = value_norm, upstream_norm, _norm([g for g in recorded if g is not None])
+    if replay.draws():
+        return Findings(*norms, reason="its rule draws random numbers")
     replay.leave_out(recorded)
     if not replay.values or any(np.any(np.isnan(y)) for y in results):
         return Findings(*norms, without_gradient=replay.without_gradient)
@@ -122,7 +126,10 @@ def check(name: str, place: Place, run: Run, like: Callable[..., Any] | None, ma
     rounding = ""
     if all(np.all(mask) for mask in finite):
         rounding = _rounding(place, [g for g in recorded if g is not None], function.rule(upstream))
-    return Findings(*norms, inputs, replay.without_gradient, rounding)
+    reason = ""
+    if rounding and (replay.low_in_value or replay.low_in_rule) and any(one.state == "wrong" for one in inputs):
+        reason = "computed in float64, its gradient is another one, because an op or a residual has no float64"
+    return Findings(*norms, inputs, replay.without_gradient, rounding, reason)
 
 
 def _check_like(name: str, like: FlatFunction, results: Arrays) -> None:
@@ -136,7 +143,8 @@ def _own_gradients(function: FlatFunction, finite: Arrays, upstream: Arrays) -> 
     """TensorFlow's own gradient of a function, None where there is none."""
     try:
         _, _, found = FlatFunction.gradients(function, to_tensors(function.values), to_tensors(upstream))
-    except (LookupError, tf.errors.OpError):  # An op has no gradient, or one that does not run.
+    # An op has no gradient, or none for its attributes, or one that does not run.
+    except (LookupError, NotImplementedError, TypeError, ValueError, tf.errors.OpError):
         return [None] * len(function.values)
     return [None if g is None else np.where(m, to_double_precision(g), 0) for g, m in zip(found, finite, strict=True)]
 
@@ -158,7 +166,7 @@ def _rounding(place: Place, recorded: Arrays, exact: Arrays) -> str:
     size = _norm(exact)
     if not dtypes or not 0 < size < math.inf or not (error := _norm(errors) / size) > _MENTIONED_ROUNDING:
         return ""
-    return f"Rounding in {min(dtypes, key=lambda dtype: dtype.size).name} changes it by {100 * error:.2g} %."
+    return f"Rounding in {min(dtypes, key=lambda dtype: dtype.size).name} changes it by {100 * error:.0f} %."
 
 
 def _norm(arrays: Arrays) -> float:
@@ -185,6 +193,9 @@ class _Slope:
         if not self.bend <= _MAX_BEND * size + self.noise:  # There is a kink, or what is not finite.
             return False
         return self.noise <= _MAX_NOISE * size or (size <= self.noise and self.value == 0)
+
+
+_UNKNOWN = _Slope(math.nan, math.inf, 0.0)
 
 
 class _Checker:
@@ -220,15 +231,19 @@ class _Checker:
     def _input(self, i: int) -> InputCheck:
         name, gradient, own = self._function.names[i], self._gradients[i], self._own[i]
         size = gradient.size
+        if not size:
+            return InputCheck(name, "right", size)
         if own is not None and not np.all(np.isfinite(own)):
             own = None
+        if self._reads_one_triangle(i):
+            return self._symmetric(i)
         failure = None
         for direction, step in self._directions(i):
             if not np.any(direction):
                 continue
-            slope = self._slope(i, direction, step)
             terms = max(_norm([gradient * direction]), 0.0 if own is None else _norm([own * direction]))
-            if not slope.is_known(terms):
+            slope = self._known_slope(i, direction, step, terms)
+            if slope is None:
                 continue
             allowed = self._rtol * max(terms, abs(slope.value)) + slope.noise
             got = _along(gradient, direction)
@@ -276,13 +291,9 @@ class _Checker:
     def _directions(self, i: int) -> Iterator[tuple[np.ndarray, float]]:
         """Directions of all elements, and steps, in the order in which they are tried."""
         x, finite = self._function.values[i], self._finite[i]
-        # A matrix that must be symmetric, such as a covariance, stays so.
-        is_square = x.ndim > 1 and x.shape[-1] == x.shape[-2] > 1
-        is_symmetric = is_square and np.array_equal(x, np.swapaxes(x, -1, -2).conj())
 
         def draw(min_move: float) -> np.ndarray:
-            direction = self._numbers.draw_direction(x, min_move) * finite
-            return (direction + np.swapaxes(direction, -1, -2).conj()) / 2 if is_symmetric else direction
+            return self._numbers.draw_direction(x, min_move) * finite
 
         smaller, larger = (0.01, 100.0) if self._step < 1e-3 else (0.3, 3.0)
         yield draw(1.0), self._step
@@ -290,6 +301,43 @@ class _Checker:
         yield draw(0.0) * (x != 0), self._step
         yield draw(1.0), smaller * self._step
         yield draw(0.0) * (x != 0), larger * self._step
+        yield draw(1.0), smaller**2 * self._step
+
+    def _reads_one_triangle(self, i: int) -> bool:
+        """Whether an input is a symmetric matrix of which only one triangle is read, as `cholesky` does."""
+        x = self._function.values[i]
+        is_square = x.ndim > 1 and x.shape[-1] == x.shape[-2] > 1
+        if not is_square or not np.array_equal(x, np.swapaxes(x, -1, -2).conj()):
+            return False
+        direction = self._numbers.draw_direction(x, 1.0) * self._finite[i]
+        triangles = (np.triu(direction, 1), np.tril(direction, -1))
+        slopes = [self._slope(i, triangle, self._step) for triangle in triangles]
+        return sum(slope.value == 0 and slope.bend == 0 for slope in slopes) == 1
+
+    def _symmetric(self, i: int) -> InputCheck:
+        """Compares along directions that keep a matrix symmetric."""
+        name, gradient = self._function.names[i], self._gradients[i]
+        for direction, step in self._directions(i):
+            direction = (direction + np.swapaxes(direction, -1, -2).conj()) / 2
+            terms = _norm([gradient * direction])
+            slope = self._known_slope(i, direction, step, terms)
+            if slope is not None:
+                got, allowed = _along(gradient, direction), self._rtol * max(terms, abs(slope.value)) + slope.noise
+                error = abs(got - slope.value) / allowed if allowed else 0.0
+                detail = f"{name}, along a random symmetric direction: {_got(got, slope.value)}"
+                state: State = "right" if error <= 1 else "wrong"
+                return InputCheck(name, state, gradient.size, 0, gradient.size, error, "" if error <= 1 else detail)
+        return InputCheck(name, "uncertain", gradient.size)
+
+    def _known_slope(self, i: int, direction: np.ndarray, step: float, terms: float) -> "_Slope | None":
+        """The derivative along a direction, or None if it cannot be compared with a gradient of this size."""
+        slope = self._slope(i, direction, step)
+        if slope.is_known(terms):
+            return slope
+        finer = self._slope(i, direction, 0.1 * step)
+        # Where a derivative vanishes, the curvature shows, which a smaller step removes; a kink stays.
+        is_smooth = finer.bend <= 0.2 * slope.bend < math.inf
+        return finer if is_smooth and finer.noise <= _MAX_NOISE * max(terms, abs(finer.value)) else None
 
     def _slope(self, i: int, direction: np.ndarray, step: float) -> "_Slope":
         """The derivative of Re sum(conj(dy) * f) by input `i`, along a direction."""
@@ -297,8 +345,13 @@ class _Checker:
         for t in (step, -step):
             values = list(self._intended.values)
             values[i] = values[i] + t * direction
-            changes = changes_of(self._intended.outputs(values), self._center)
-            pairs = zip(self._upstream, changes, strict=True)
+            try:
+                outputs = self._intended.outputs(values)
+            except tf.errors.OpError:  # Outside of the domain.
+                return _UNKNOWN
+            if [y.shape for y in outputs] != [y.shape for y in self._center]:
+                return _UNKNOWN
+            pairs = zip(self._upstream, changes_of(outputs, self._center), strict=True)
             net.append(sum(float(np.sum(np.real(np.conj(dy) * change))) for dy, change in pairs))
         right, left = net[0] / step, -net[1] / step
         return _Slope((right + left) / 2, abs(right - left), self._noise / step)
@@ -313,9 +366,11 @@ class _Checker:
             for part in (1.0, 1j) if np.iscomplexobj(x) else (1.0,):
                 direction = np.zeros_like(x)
                 direction.reshape(-1)[element] = part * move
-                slope = self._slope(i, direction, self._step)
-                known[k] &= slope.is_known(abs(gradient[element]) * move)
-                found[k] += part * slope.value / move if abs(slope.value) > slope.noise else 0.0
+                slope = self._known_slope(i, direction, self._step, abs(gradient[element]) * move)
+                if slope is None:
+                    known[k] = False
+                elif abs(slope.value) > slope.noise:
+                    found[k] += part * slope.value / move
         return known, found
 
     def _differ(self, actual: np.ndarray, expected: np.ndarray, largest: float | None = None) -> np.ndarray:

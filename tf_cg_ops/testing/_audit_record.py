@@ -366,23 +366,31 @@ def _ops_that_move(place: Place, ends: Sequence[Any], moved: set[int]) -> tuple[
 
 
 READS = frozenset(["ReadVariableOp", "ResourceGather", "ResourceGatherNd"])
+# Stateful ops that return the same for the same inputs.
+_STATEFUL_AND_SAME = frozenset(["CheckNumericsV2", "VarHandleOp"])
 
 
-def _reason(ops: Sequence[Any], in_loop: bool = False) -> str:
+def _reason(ops: Sequence[Any]) -> str:
     """Why these ops cannot be computed again at other arguments."""
     for op in ops:
         if op.type in control_flow.TYPES:
             for function in control_flow.functions_of(op):
-                reason = _reason(function.get_operations(), in_loop or op.type not in control_flow.CALLS)
+                reason = _reason(function.get_operations())
                 if reason:
                     return reason
         elif any(t.dtype == tf.resource for t in op.inputs) and op.type not in READS:
             return f"its op '{op.name}' writes a variable or reads a table"
         elif "PyFunc" in op.type:
             return "it calls Python code, which only runs in the dtypes of the model"
-        elif "Random" in op.type and (op.op_def.is_stateful or in_loop):
+        elif draws(op):
             return f"its op '{op.name}' draws other random numbers each time"
     return ""
+
+
+def draws(op: Any) -> bool:
+    """Whether an op returns something else each time, such as a random number."""
+    is_same = op.type in READS | _STATEFUL_AND_SAME or "PyFunc" in op.type
+    return op.op_def.is_stateful and bool(op.outputs) and not is_same
 
 
 def _find_payload(place: Place, copy: GraphCopy) -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
 from tf_cg_ops._src.rewrite.traced_call import trace
 
-from ._audit_record import READS, Place, Run, is_place, is_variable, read_of, source_of
+from ._audit_record import Place, Run, draws, is_place, is_variable, read_of, source_of
 from ._flat_function import Arrays, FlatFunction, to_double_precision, to_tensors
 
 _DOUBLE = {tf.half: tf.float64, tf.bfloat16: tf.float64, tf.float32: tf.float64, tf.complex64: tf.complex128}
@@ -93,6 +93,10 @@ class Replay:
         tensors = [tf.constant(x) for x in self._known]
         found = iter(tf_internal.call_trace(self._rule, *tensors, *self._upstream(upstream)))
         return [to_double_precision(next(found)) if has else None for has in self._has_gradient]
+
+    def draws(self) -> bool:
+        """Whether the rule draws random numbers, other ones each time."""
+        return any(map(draws, _all_operations(self._rule.graph)))
 
     def leave_out(self, gradients: Gradients) -> None:
         """Leaves out the inputs that the rule has no gradient for."""
@@ -261,6 +265,8 @@ def _in_double_precision(
         return [_in_double(t) for t in inputs[: len(op.outputs)]]  # Its value.
     if op.type in control_flow.TYPES:
         return None
+    if op.type.startswith("CheckNumerics"):
+        return inputs
     if op.type == "Const":
         value, dtype = tf.make_ndarray(op.get_attr("value")), op.outputs[0].dtype
         # Numbers such as 0.5 and 3 are exact.
@@ -276,6 +282,15 @@ def _in_double_precision(
     low |= {d for t, d in zip(inputs, wanted, strict=True) if t.dtype.base_dtype != d}
     cast = [t if t.dtype.base_dtype == d else tf.cast(t, d) for t, d in zip(inputs, wanted, strict=True)]
     return [_in_double(t) for t in copy.copy_op(op, cast)]
+
+
+def _all_operations(graph: Any) -> Iterator[Any]:
+    for op in graph.get_operations():
+        if op.type in control_flow.TYPES:
+            for function in control_flow.functions_of(op):
+                yield from _all_operations(function)
+        else:
+            yield op
 
 
 def _in_double(tensor: Any) -> Any:
@@ -296,17 +311,23 @@ def _batch_norm(op: Any, inputs: list[Any]) -> list[tf.Tensor]:
         return tf.reshape(t, [-1 if letter == "C" else 1 for letter in letters])
 
     normalized = (x - spread(mean)) / tf.sqrt(spread(variance) + epsilon)
-    rest = [mean, variance] if is_gradient else [mean, variance, mean, variance]
-    rest += [tf.zeros([0], tf.float64)] * (len(op.outputs) - len(rest) - 1)
+    empty = [tf.zeros([0], tf.float64)] * (len(op.outputs) - (3 if is_gradient else 5))
     if not is_gradient:
-        return [normalized * spread(scale) + spread(inputs[2]), *rest]
+        moving = [mean, variance]
+        if op.get_attr("is_training"):
+            count = tf.cast(tf.size(x) / tf.size(mean), tf.float64)
+            moving[1] = variance * count / tf.maximum(count - 1, 1)  # Bessel's correction.
+            factor = op.get_attr("exponential_avg_factor") if "exponential_avg_factor" in op.node_def.attr else 1.0
+            if factor != 1.0:
+                moving = [factor * new + (1 - factor) * old for new, old in zip(moving, inputs[3:], strict=True)]
+        return [normalized * spread(scale) + spread(inputs[2]), *moving, mean, variance, *empty]
     dy = inputs[0]
     dx = dy
     if op.get_attr("is_training"):
         by_normalized = tf.reduce_mean(dy * normalized, axes, keepdims=True)
         dx = dy - tf.reduce_mean(dy, axes, keepdims=True) - normalized * by_normalized
     dx *= spread(scale) / tf.sqrt(spread(variance) + epsilon)
-    return [dx, tf.reduce_sum(dy * normalized, axes), tf.reduce_sum(dy, axes), *rest[2:]]
+    return [dx, tf.reduce_sum(dy * normalized, axes), tf.reduce_sum(dy, axes), *empty]
 
 
 class _DoubleOp:
@@ -317,7 +338,8 @@ class _DoubleOp:
         self.node_def = type(op.node_def).FromString(op.node_def.SerializeToString())
         definition = op.op_def
         # Random ops draw other numbers in another dtype.
-        self.is_possible = op.type not in READS and not any(part in op.type for part in ("PyFunc", "Random", "Bitcast"))
+        has_own_dtype = any(part in op.type for part in ("PyFunc", "Random", "Stateless", "Bitcast"))
+        self.is_possible = not has_own_dtype and not any(t.dtype == tf.resource for t in op.inputs)
         for attribute in definition.attr:
             value = self.node_def.attr[attribute.name]
             allowed = attribute.allowed_values.list.type

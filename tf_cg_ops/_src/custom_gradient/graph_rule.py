@@ -28,11 +28,13 @@ def attach(
     tangents: Callable[..., Sequence[Any]] | None = None,
     saved_orders: int | None = None,
     error: str = "",
+    api: str | None = None,
 ) -> list[tf.Tensor]:
     """Returns the results with `backward` as their gradient with respect to the inputs.
 
     Tapes that record now call `for_tapes` instead, which can leave out gradients that they do not watch. Accumulators
-    that record now call `tangents` instead of transposing it. With an error, the traced rule raises it.
+    that record now call `tangents` instead of transposing it. With an error, the traced rule raises it. `api` made the
+    function, by default the one of the wording.
     """
     for_tapes = for_tapes or backward
     if tf.executing_eagerly():
@@ -47,7 +49,7 @@ def attach(
             f"{wording.subject_of(name)} must not use a Tensor or variable of eager mode, which a graph of TensorFlow "
             "1 or of a file cannot hold. Use its value instead, for example w.numpy()."
         )
-    op, captured = rule_op.create(graph, name, [results, inputs, rule.captures], rule, api=_mark(wording.api))
+    op, captured = rule_op.create(graph, name, [results, inputs, rule.captures], rule, api=_mark(api or wording.api))
     outputs = list(op.outputs)
     live = LiveRule(wording.subject_of(name), backward, captured, traced_rule.current_order(), rule.exception)
     live_rule.keep(op, live)

@@ -42,7 +42,9 @@ def copy_with_python_gradient(
         results = iter(again.tensors([g for g in gradients if g is not None]))
         return [None if g is None else next(results) for g in gradients]
 
-    return attach(wording, op.name, inputs, inputs, backward, saved_orders=None if is_differentiated else 1)
+    name = tf_internal.name_of_python_gradient(op) or op.name
+    orders = None if is_differentiated else 1
+    return attach(wording, name, inputs, inputs, backward, saved_orders=orders, api="tf.custom_gradient")
 
 
 def _copied(wording: Wording, copy: GraphCopy, op: Any, tensor: Any) -> Any:
