@@ -824,3 +824,74 @@ def test_the_command_takes_names_of_the_default_signature_and_intended_gradients
     np.savez(tmp_path / "inputs.npz", x=np.array([[0.5, -1.0, 2.0]], "f"))
     assert main(tmp_path / "model", "--inputs", tmp_path / "inputs.npz", "--intended", "leaky") == 0
     assert "2 custom gradients, 1 right, 1 by design" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "around", [cg.recompute_grad, lambda f: lambda x: cg.scan(lambda c, _: (f(c), None), x, length=2)[0]]
+)
+def test_functions_of_tensorflow_are_checked_inside_recomputed_ones(around, x):
+    def loss(x):
+        return tf.reduce_sum(around(lambda x: 0.5 * of_tensorflow(x))(x) ** 2)
+
+    rows = {row.made_by: row for row in cg.testing.audit(loss, [x]).rows}
+    row = rows["tf.custom_gradient"]
+    assert (row.function, row.verdict) == ("of_tensorflow", "differs")
+
+
+def test_a_symmetric_matrix_whose_triangles_are_both_read_is_moved_as_any_other():
+    """TensorFlow's own gradient of this function is zero at the identity matrix, and wrong."""
+
+    @cg.custom_gradient
+    def orthogonal_part(x):
+        _, left, right = tf.linalg.svd(x)
+        return tf.matmul(left, right, transpose_b=True), tf.zeros_like
+
+    assert verdicts(cg.testing.audit(orthogonal_part, [tf.eye(4)])) == [("orthogonal_part", "differs")]
+
+
+def test_random_ops_of_any_name_are_not_computed_again(x):
+    @cg.custom_gradient
+    def sampled(x):
+        chosen = tf.one_hot(tf.random.categorical(x, 1)[:, 0], 3)
+        return x * chosen, lambda dy: dy * chosen
+
+    @cg.custom_gradient
+    def with_noise(x):
+        return 2.0 * x, lambda dy: tf.nn.dropout(2.0 * dy, 0.5)
+
+    report = cg.testing.audit(lambda x: sampled(with_noise(x)), [x])
+    assert [row.verdict for row in report.rows] == ["not checked"] * 2
+    assert "draws other random numbers each time" in report.rows[0].detail
+    assert report.rows[1].detail == "its rule draws random numbers"
+
+
+def test_what_cannot_be_computed_again_does_not_end_the_audit(x):
+    @cg.custom_gradient
+    def pooled(x):
+        """TensorFlow has no kernel of this op for double precision."""
+        y = tf.nn.avg_pool3d(tf.reshape(x, [1, 4, 3, 1, 1]), [2, 1, 1], [2, 1, 1], "VALID")
+        return y, lambda dy: tf.reshape(tf.repeat(dy, 2, 1) / 2.0, [4, 3])
+
+    report = cg.testing.audit(lambda x: tf.reduce_sum(pooled(log1pexp(x)) ** 2), [x])
+    assert verdicts(report) == [("pooled", "not checked"), ("log1pexp", "right")]
+    assert report.rows[0].detail.startswith("computing it again in float64 fails: ")
+
+
+def test_an_input_at_the_end_of_its_domain_and_an_empty_one():
+    table = tf.constant([0.0, 1.0, 4.0, 9.0, 16.0])
+
+    @cg.custom_gradient
+    def interpolated(x, empty):
+        i = tf.cast(tf.floor(x), tf.int32)
+        low, high = tf.gather(table, i), tf.gather(table, i + 1)
+        y = low + (high - low) * (x - tf.floor(x))
+        return y + tf.reduce_sum(empty), lambda dy: (dy * (high - low), tf.zeros([0]))
+
+    arguments = [tf.constant([0.0, 1.3, 2.6]), tf.zeros([0])]
+    assert verdicts(cg.testing.audit(interpolated, arguments)) == [("interpolated", "right")]
+
+
+def test_a_derivative_that_vanishes_is_no_kink():
+    square = cg.custom_gradient(lambda x: (x * x, lambda dy: 2.0 * dy * x))
+    (row,) = cg.testing.audit(square, [tf.zeros([3])]).rows
+    assert (row.verdict, row.checked) == ("right", 3)

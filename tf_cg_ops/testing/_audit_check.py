@@ -239,7 +239,8 @@ class _Checker:
             return self._symmetric(i)
         failure = None
         for direction, step in self._directions(i):
-            if not np.any(direction):
+            leaves_out = np.any((direction == 0) & self._finite[i])
+            if not np.any(direction) or (failure and leaves_out):  # It would not see what has failed.
                 continue
             terms = max(_norm([gradient * direction]), 0.0 if own is None else _norm([own * direction]))
             slope = self._known_slope(i, direction, step, terms)

@@ -260,6 +260,9 @@ def _place(op: Any, new_op: Any, copy: GraphCopy) -> Place:
         results, inputs = tensors[:1], tensors[1 + op.get_attr("N") :]
     elif kind == "custom_gradient":
         results, inputs, _ = rule_op.parts_of_inputs(op)
+        if rule_op.api(op) == "tf.custom_gradient":  # As below: it is an identity of results and arguments.
+            first = min(op.get_attr("differentiated_inputs"), default=len(results))
+            results, inputs = results[:first], inputs[first:]
     else:
         # The op holds the results and then the arguments. The results have no gradient.
         first = tf_internal.num_results_of_python_gradient(op)
