@@ -370,7 +370,7 @@ def _ops_that_move(place: Place, ends: Sequence[Any], moved: set[int]) -> tuple[
 
 READS = frozenset(["ReadVariableOp", "ResourceGather", "ResourceGatherNd"])
 # Stateful ops that return the same for the same inputs.
-_STATEFUL_AND_SAME = frozenset(["CheckNumericsV2", "VarHandleOp"])
+_STATEFUL_AND_SAME = frozenset(["CheckNumerics", "CheckNumericsV2", "VarHandleOp"])
 
 
 def _reason(ops: Sequence[Any]) -> str:
@@ -393,7 +393,8 @@ def _reason(ops: Sequence[Any]) -> str:
 def draws(op: Any) -> bool:
     """Whether an op returns something else each time, such as a random number."""
     is_same = op.type in READS | _STATEFUL_AND_SAME or "PyFunc" in op.type
-    return op.op_def.is_stateful and bool(op.outputs) and not is_same
+    is_stateful = op.op_def.is_stateful or op.type.startswith("Fractional")  # Pooling over random regions.
+    return is_stateful and bool(op.outputs) and not is_same
 
 
 def _find_payload(place: Place, copy: GraphCopy) -> None:
