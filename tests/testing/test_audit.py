@@ -895,3 +895,21 @@ def test_a_derivative_that_vanishes_is_no_kink():
     square = cg.custom_gradient(lambda x: (x * x, lambda dy: 2.0 * dy * x))
     (row,) = cg.testing.audit(square, [tf.zeros([3])]).rows
     assert (row.verdict, row.checked) == ("right", 3)
+
+
+def test_what_only_holds_in_single_precision_is_not_called_wrong(rng):
+    """NumPy computes in float32 here, so a float64 copy of the rule finds no element that equals the largest one."""
+
+    @cg.custom_gradient
+    def row_maximum(x):
+        h = tf.sin(x) / 3
+
+        def grad_fn(dy):
+            mask = tf.cast(tf.equal(h, tf.numpy_function(lambda h: h.max(-1, keepdims=True), [h], tf.float32)), x.dtype)
+            return dy[:, None] * mask * tf.cos(x) / 3
+
+        return tf.reduce_max(h, -1), grad_fn
+
+    (row,) = cg.testing.audit(row_maximum, [tf.constant(rng.normal(size=(4, 5)), tf.float32)]).rows
+    assert row.verdict == "not checked"
+    assert row.detail.startswith("computed in float64, its gradient is another one")

@@ -162,11 +162,11 @@ def _worse(first: InputCheck, other: InputCheck) -> InputCheck:
 def _rounding(place: Place, recorded: Arrays, exact: Arrays) -> str:
     """A sentence if the gradient in the model's dtypes is far from the one in double precision."""
     dtypes = {t.dtype.base_dtype.real_dtype for t in place.inputs if t.dtype.is_floating or t.dtype.is_complex}
-    errors = [g - e for g, e in zip(recorded, exact, strict=True)]
-    size = _norm(exact)
-    if not dtypes or not 0 < size < math.inf or not (error := _norm(errors) / size) > _MENTIONED_ROUNDING:
+    error, size = _norm([g - e for g, e in zip(recorded, exact, strict=True)]), _norm(exact)
+    if not dtypes or not error > _MENTIONED_ROUNDING * size or not size < math.inf:
         return ""
-    return f"Rounding in {min(dtypes, key=lambda dtype: dtype.size).name} changes it by {100 * error:.0f} %."
+    dtype = min(dtypes, key=lambda dtype: dtype.size).name
+    return f"Rounding in {dtype} changes it by {100 * error / size:.0f} %." if size else f"Without {dtype}, it is zero."
 
 
 def _norm(arrays: Arrays) -> float:
