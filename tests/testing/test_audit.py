@@ -891,6 +891,14 @@ def test_an_input_at_the_end_of_its_domain_and_an_empty_one():
     assert verdicts(cg.testing.audit(interpolated, arguments)) == [("interpolated", "right")]
 
 
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "right"), (1.001, "differs")])
+def test_a_few_kinks_among_many_elements(factor, verdict, rng):
+    x = rng.normal(size=200_000)
+    x[[3, 70_000]] = 0.0
+    relu = cg.custom_gradient(lambda x: (tf.nn.relu(x), lambda dy: factor * dy * tf.cast(x > 0, x.dtype)))
+    assert [row.verdict for row in cg.testing.audit(relu, [tf.constant(x, tf.float32)]).rows] == [verdict]
+
+
 def test_a_derivative_that_vanishes_is_no_kink():
     square = cg.custom_gradient(lambda x: (x * x, lambda dy: 2.0 * dy * x))
     (row,) = cg.testing.audit(square, [tf.zeros([3])]).rows
