@@ -222,7 +222,7 @@ class _Checker:
         self._center = intended.outputs(intended.values)
         pairs = zip(upstream, finite_part(self._center), strict=True)
         self._noise = _ROUNDINGS * rounding * _norm([dy * y for dy, y in pairs])
-        self._numbers = RandomNumbers(0)
+        self._numbers = RandomNumbers(1)  # Not the numbers of the random upstream gradient.
 
     def inputs(self) -> list[InputCheck]:
         """What is found for each input."""
