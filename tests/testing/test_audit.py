@@ -733,12 +733,18 @@ def gelu(factor):
     return approximate
 
 
+def error_function(factor):
+    """The constant of its derivative, 2 / sqrt(pi), is 1.125 in bfloat16."""
+    return lambda x: (tf.math.erf(x), lambda dy: factor * dy * tf.constant(2 / np.pi**0.5, x.dtype) * tf.exp(-(x**2)))
+
+
 COVARIANCES = np.cov(np.random.default_rng(3).normal(size=(6, 40)))[None] + np.eye(6)
 HARD = {
     "kinks everywhere": (relu_layer, tf.float32, (50, 300), 1.0),
     "comparisons": (bisection, tf.float32, (5,), None),
     "half precision": (logsumexp, tf.bfloat16, (8, 1000), 1.0),
     "rounded constants": (gelu, tf.bfloat16, (8, 100), 1.0),
+    "a constant that looks exact": (error_function, tf.bfloat16, (8, 100), 1.0),
     "a loss in float32": (loss_in_float32, tf.bfloat16, (8, 1000), 1.0),
     "infinite values": (masked, tf.float32, (4, 6), 1.0),
     "saturated": (attention, tf.float32, (5, 4), 5.0),

@@ -217,6 +217,8 @@ class _Checker:
         _, self._step, rounding = _precision(replay.low_in_value)
         rounded = (_ROUNDED_CONSTANTS[dtype] for dtype in replay.rounded_constants)
         self._rtol = max([_precision(replay.low_in_value | replay.low_in_rule)[0], *rounded])
+        # The terms of a small element can be as large as the largest element.
+        self._shared = 1.0 if replay.rounded_constants else _SHARED_TOLERANCE
         self._function = function
         self._intended = dataclasses.replace(intended, step=None if self._step < 1e-3 else self._step)
         self._center = intended.outputs(intended.values)
@@ -378,7 +380,7 @@ class _Checker:
         """Where two gradients are not equal up to the tolerance."""
         if largest is None:
             largest = float(np.max(np.abs(expected), initial=0.0))
-        return ~(np.abs(actual - expected) <= self._rtol * (np.abs(expected) + _SHARED_TOLERANCE * largest))
+        return ~(np.abs(actual - expected) <= self._rtol * (np.abs(expected) + self._shared * largest))
 
     def _wrong(
         self, i: int, wrong: np.ndarray, numeric: np.ndarray, sample: np.ndarray, expected: np.ndarray, count: int = 0

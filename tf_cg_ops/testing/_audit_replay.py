@@ -269,9 +269,11 @@ def _in_double_precision(
         return inputs
     if op.type == "Const":
         value, dtype = tf.make_ndarray(op.get_attr("value")), op.outputs[0].dtype
-        # Numbers such as 0.5 and 3 are exact.
-        if dtype in (tf.half, tf.bfloat16) and np.any((64 * value.astype(np.float64)) % 1):
-            rounded_constants.add(dtype)
+        if dtype in (tf.half, tf.bfloat16):
+            number = value.astype(np.float64)
+            # Whole numbers, and such as 0.5 and 0.75, are exact.
+            if np.any((number % 1 != 0) & (4 * np.frexp(number)[0] % 1 != 0)):
+                rounded_constants.add(dtype)
         return [_in_double(tf.constant(value))]
     if re.fullmatch("FusedBatchNorm(Grad)?(V2|V3)?", op.type):
         return _batch_norm(op, inputs)
