@@ -248,17 +248,12 @@ class _Checker:
             slope = self._known_slope(i, direction, step, terms)
             if slope is None:
                 continue
-            # A few kinks among many elements bend the slope a little.
-            allowed = self._rtol * max(terms, abs(slope.value)) + slope.noise + slope.bend
-            got = _along(gradient, direction)
-            error = abs(got - slope.value) / allowed if allowed else 0.0
-            detail = f"{name}, along a random direction: {_got(got, slope.value)}"
-            wrong = InputCheck(name, "wrong", size, together=size, error=error, detail=detail)
-            if own is not None and abs(_along(own, direction) - slope.value) <= allowed:
-                return self._against_own(i, own, wrong if error > 1 else None)
-            if error <= 1:
-                return InputCheck(name, "right", size, together=size, error=error)
-            failure = failure or wrong
+            along = self._along(i, direction, slope, terms, "a random direction")
+            if own is not None and self._error_along(own, direction, slope, terms) <= 1:
+                return self._against_own(i, own, along if along.state == "wrong" else None)
+            if along.state == "right":
+                return along
+            failure = failure or along
         if own is not None and np.any(own) and not np.any(self._differ(gradient, own)):
             return InputCheck(name, "own", size)
         elements = self._numbers.choose_elements(size, self._max_elements)
@@ -269,6 +264,21 @@ class _Checker:
         if elements.size and size <= self._max_elements:
             return InputCheck(name, "right", size, checked=elements.size)
         return failure or InputCheck(name, "uncertain", size)
+
+    def _along(self, i: int, direction: np.ndarray, slope: "_Slope", terms: float, where: str) -> InputCheck:
+        """Compares the gradient with a slope along a direction."""
+        name, gradient = self._function.names[i], self._gradients[i]
+        error, size = self._error_along(gradient, direction, slope, terms), gradient.size
+        if error <= 1:
+            return InputCheck(name, "right", size, together=size, error=error)
+        detail = f"{name}, along {where}: {_got(_along(gradient, direction), slope.value)}"
+        return InputCheck(name, "wrong", size, together=size, error=error, detail=detail)
+
+    def _error_along(self, gradient: np.ndarray, direction: np.ndarray, slope: "_Slope", terms: float) -> float:
+        """The error of a gradient along a direction, relative to the largest that passes."""
+        # A few kinks among many elements bend the slope a little.
+        allowed = self._rtol * max(terms, abs(slope.value)) + slope.noise + slope.bend
+        return abs(_along(gradient, direction) - slope.value) / allowed if allowed else 0.0
 
     def _against_own(self, i: int, own: np.ndarray, failure: InputCheck | None) -> InputCheck:
         """Compares all elements with TensorFlow's own gradient, and those that differ with the numeric derivative.
@@ -325,11 +335,7 @@ class _Checker:
             terms = _norm([gradient * direction])
             slope = self._known_slope(i, direction, step, terms)
             if slope is not None:
-                got, allowed = _along(gradient, direction), self._rtol * max(terms, abs(slope.value)) + slope.noise
-                error = abs(got - slope.value) / allowed if allowed else 0.0
-                detail = f"{name}, along a random symmetric direction: {_got(got, slope.value)}"
-                state: State = "right" if error <= 1 else "wrong"
-                return InputCheck(name, state, gradient.size, 0, gradient.size, error, "" if error <= 1 else detail)
+                return self._along(i, direction, slope, terms, "a random symmetric direction")
         return InputCheck(name, "uncertain", gradient.size)
 
     def _known_slope(self, i: int, direction: np.ndarray, step: float, terms: float) -> "_Slope | None":
@@ -378,9 +384,13 @@ class _Checker:
 
     def _differ(self, actual: np.ndarray, expected: np.ndarray, largest: float | None = None) -> np.ndarray:
         """Where two gradients are not equal up to the tolerance."""
+        return ~(np.abs(actual - expected) <= self._allowed(expected, largest))
+
+    def _allowed(self, expected: np.ndarray, largest: float | None = None) -> np.ndarray:
+        """The errors that pass, by element."""
         if largest is None:
             largest = float(np.max(np.abs(expected), initial=0.0))
-        return ~(np.abs(actual - expected) <= self._rtol * (np.abs(expected) + self._shared * largest))
+        return self._rtol * (np.abs(expected) + self._shared * largest)
 
     def _wrong(
         self, i: int, wrong: np.ndarray, numeric: np.ndarray, sample: np.ndarray, expected: np.ndarray, count: int = 0
@@ -388,7 +398,6 @@ class _Checker:
         """The finding for a gradient with wrong elements. The hint is from a sample of all elements."""
         gradient, name = self._gradients[i], self._function.names[i]
         errors = np.abs(gradient.ravel()[wrong] - numeric)
-        allowed = self._rtol * np.maximum(np.abs(numeric), _SHARED_TOLERANCE * np.max(np.abs(numeric)))
         worst = int(np.argmax(errors))
         index = [int(k) for k in np.unravel_index(wrong[worst], gradient.shape)]
         detail = f"{name}{f' at {index}' if index else ''}: {_got(gradient[tuple(index)], numeric[worst])}"
@@ -398,7 +407,7 @@ class _Checker:
         if np.any(self._differ(gradient.ravel()[sample], expected)):
             hint = self._hint(i, sample, expected)
         checked = gradient.size if count else sample.size
-        error = float(np.max(np.nan_to_num(errors / allowed, nan=np.inf)))
+        error = float(np.max(np.nan_to_num(errors / self._allowed(numeric), nan=np.inf)))
         return InputCheck(name, "wrong", gradient.size, checked, gradient.size - checked, error, hint or detail)
 
     def _hint(self, i: int, elements: np.ndarray, expected: np.ndarray) -> str:
