@@ -230,7 +230,8 @@ def clip(
         dx = dz * minimum(1, norm / sqrt(sum(|dz|**2, axis)))        each input by itself; by default over all of it
         dx = dz * minimum(1, global_norm / sqrt(sum over all inputs of |dz|**2))
 
-    `tf_cg_ops.clip_gradient` clips the upstream gradient in the same ways.
+    `tf_cg_ops.clip_gradient` clips the upstream gradient in the same ways. Under loss scaling, as in `mixed_float16`
+    training, this rule clips the scaled gradient; only `clip_gradient` takes a `loss_scale`.
 
     Args:
       value: The limit for each element: a number that is at least 0, or a scalar Variable or Tensor, which is read when

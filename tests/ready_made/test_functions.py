@@ -548,3 +548,80 @@ def test_a_layer_names_itself_for_a_wrong_axis():
         ValueError, match=r"layers\.GradientClip: axis must name dimensions of a tensor of rank 2, each once, got 7"
     ):
         cg.layers.GradientClip(norm=1.0, axis=7)(tf.ones([2, 2]))
+
+
+SCALES = {
+    "number": lambda: 4.0,
+    "tensor": lambda: tf.constant(4.0, tf.float16),
+    "variable": lambda: tf.Variable(4.0, trainable=False),
+    "function": lambda: lambda: tf.Variable(4.0, trainable=False) if tf.executing_eagerly() else 4,
+}
+
+
+@pytest.mark.parametrize("kind", SCALES)
+@pytest.mark.parametrize(
+    ("limit", "clipped"),
+    [
+        ({"value": 0.5}, lambda dy: np.clip(dy, -0.5, 0.5)),
+        ({"norm": 5.0}, lambda dy: shrink(dy, np.linalg.norm(dy), 5.0)),
+        ({"norm": 2.0, "axis": [0]}, lambda dy: shrink(dy, np.linalg.norm(dy, axis=0), 2.0)),
+        ({"global_norm": 5.0}, lambda dy: shrink(dy, np.linalg.norm(dy), 5.0)),
+    ],
+    ids=str,
+)
+def test_a_limit_under_loss_scaling_is_for_the_gradient_divided_by_the_scale(limit, clipped, kind, rng, gradient):
+    x, dy, scale = rng.normal(size=(3, 2)), rng.normal(size=(3, 2)) * 3, SCALES[kind]()
+    (dx,) = gradient(lambda x: cg.clip_gradient(x, **limit, loss_scale=scale), [x], tf.constant(4 * dy))
+    np.testing.assert_allclose(dx, 4 * clipped(dy), rtol=1e-12)
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("limit", [{"value": 0.5}, {"norm": 0.5}, {"global_norm": 0.5}], ids=str)
+def test_under_loss_scaling_an_overflow_stays_one(limit, bad, gradient):
+    dy = np.array([1.0, bad, -3.0], np.float16)
+    (dx,) = gradient(
+        lambda x: cg.clip_gradient(x, **limit, loss_scale=2.0**20), [np.ones(3, np.float16)], tf.constant(dy)
+    )
+    assert not np.isfinite(dx[1])
+
+
+def test_the_loss_scale_is_read_when_the_value_is_computed():
+    scale = tf.Variable(2.0, trainable=False)
+    seen = []
+    with tf.GradientTape() as tape:
+        tape.watch(X)
+        y = cg.watch_gradient(cg.clip_gradient(X, value=1.0, loss_scale=scale), "y", call=seen.append, loss_scale=scale)
+    scale.assign(1000.0)
+    np.testing.assert_allclose(tape.gradient(y, X, output_gradients=DY), np.clip(DY, -2, 2))
+    np.testing.assert_allclose(seen, [DY / 2])
+
+
+def with_argument(step):
+    return 1.0
+
+
+@pytest.mark.parametrize(
+    ("scale", "kind", "message"),
+    [
+        (0.0, ValueError, "loss_scale must be a single finite number above 0, got 0.0."),
+        (np.inf, ValueError, "loss_scale must be a single finite number above 0, got inf."),
+        ([1.0, 2.0], ValueError, "loss_scale must be a single finite number above 0, got the shape (2,)."),
+        (with_argument, TypeError, "the function loss_scale must take no arguments, got with_argument(step)."),
+        (
+            "dynamic",
+            TypeError,
+            "loss_scale must be a number, a Variable or Tensor, a LossScaleOptimizer of Keras, or a function without "
+            "arguments that returns one of them, got 'dynamic'. Keras wraps the optimizer of a mixed_float16 model: pass "
+            "keras.mixed_precision.LossScaleOptimizer(optimizer) to both.",
+        ),
+    ],
+    ids=["zero", "infinity", "vector", "function of a step", "string"],
+)
+def test_a_loss_scale_that_cannot_be_one_is_an_error(scale, kind, message):
+    for name, function in {
+        "clip_gradient": lambda: cg.clip_gradient(X, value=1.0, loss_scale=scale),
+        "watch_gradient": lambda: cg.watch_gradient(X, "y", print=True, loss_scale=scale),
+    }.items():
+        with pytest.raises(kind) as error:
+            function()
+        assert str(error.value) == f"{name}: {message}"

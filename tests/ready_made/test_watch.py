@@ -302,3 +302,36 @@ def test_wrong_arguments(name):
 def test_options_are_keyword_only():
     with pytest.raises(TypeError, match="positional argument"):
         cg.watch_gradient(tf.constant(X), "h", True)
+
+
+@pytest.mark.parametrize("run", [eager, traced])
+@pytest.mark.parametrize(
+    ("scale", "is_error"),
+    [(tf.Variable(1024.0), False), (tf.Variable(1.0), True), (1024.0, True), (lambda: tf.constant(2.0), False)],
+    ids=["above 1", "at 1", "a number that cannot shrink", "function"],
+)
+def test_an_overflow_passes_the_check_while_the_loss_scale_can_shrink(scale, is_error, run):
+    def function(x):
+        return cg.watch_gradient(x, "h", check_numerics=True, loss_scale=scale)
+
+    if is_error:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="watch_gradient: the gradient of 'h' must be finite"):
+            run(function, [X], DY * np.inf)
+    else:
+        np.testing.assert_array_equal(run(function, [X], DY * np.inf)[1][0], DY * np.inf)
+
+
+@pytest.mark.parametrize("run", [eager, traced])
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float64, tf.complex64])
+def test_under_loss_scaling_the_gradient_is_shown_unscaled(dtype, run, capfd):
+    seen = []
+
+    def function(x):
+        return cg.watch_gradient(x, "h", print=True, call=seen.append, loss_scale=4.0)
+
+    dy = DY.astype(dtype.as_numpy_dtype)
+    _, (dx,) = run(function, [X.astype(dtype.as_numpy_dtype)], dy)
+    np.testing.assert_array_equal(dx, dy)
+    np.testing.assert_array_equal(seen, [DY / 4])
+    assert seen[0].dtype == (dtype.as_numpy_dtype if dtype.size > 2 else np.float32)
+    assert "norm 3.25 " in capfd.readouterr().err

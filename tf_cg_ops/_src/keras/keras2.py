@@ -26,3 +26,8 @@ class FunctionCall(node.FunctionCall, keras.layers.Layer):
 
 
 registration.register(keras)
+
+
+def loss_scale_of(optimizer: keras.mixed_precision.LossScaleOptimizer) -> tuple[Any, bool]:
+    """The loss scale of an optimizer, and whether it can shrink."""
+    return optimizer.loss_scale, optimizer.dynamic

@@ -47,6 +47,11 @@ def _to_keras_tensor(tensor: Any) -> keras.KerasTensor:
 registration.register(keras)
 
 
+def loss_scale_of(optimizer: keras.mixed_precision.LossScaleOptimizer) -> tuple[Any, bool]:
+    """The loss scale of an optimizer, and whether it can shrink."""
+    return optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale, True
+
+
 def require_tensorflow(api: str) -> None:
     """Raises RuntimeError if Keras uses another backend than TensorFlow."""
     if keras.backend.backend() != "tensorflow":

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_cg_ops._src.core import text
 from tf_cg_ops._src.core.convert import to_axis, to_real, to_stopped
-from tf_cg_ops._src.core.text import quoted
 from tf_cg_ops._src.core.types import Axis, Structure, TensorLike
 from tf_cg_ops._src.embed_gradient import lazy_gx
 from tf_cg_ops._src.embed_gradient.api import embed
 from tf_cg_ops._src.keras.registration import argument_config, argument_from_config
+from tf_cg_ops._src.ready_made import loss_scale as loss_scales
 from tf_cg_ops._src.ready_made.clip import clipped, only_limit, to_limit
 from tf_cg_ops._src.ready_made.scale import scaled
 from tf_cg_ops._src.ready_made.straight_through import DERIVATIVES, with_surrogate
@@ -268,7 +269,35 @@ class GradientScale(_GradientFactor):
         super().__init__(factor, **kwargs)
 
 
-class GradientClip(_Layer):
+class _UnderLossScaling(_Layer):
+    """The base of the layers that need to know the loss scale of mixed precision."""
+
+    def __init__(self, loss_scale: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not callable(loss_scale):  # The function may need a model that you make later.
+            loss_scales.read(self._api, loss_scale)
+        # A function, because Keras would track an optimizer or a Variable, and save it with the layer.
+        self._loss_scale = lambda: loss_scale
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments of the layer."""
+        loss_scale = self._loss_scale()
+        if isinstance(loss_scale, (int, float, np.number)):
+            loss_scale = float(loss_scale)
+        elif not (loss_scale is None or callable(loss_scale)):
+            raise ValueError(
+                f"{self._api}: loss_scale must be a number or a function to be saved, got {text.describe(loss_scale)}. "
+                "Pass a function that returns it, registered with @keras.saving.register_keras_serializable()."
+            )
+        return super().get_config() | {"loss_scale": argument_config(loss_scale)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        """Makes the layer from its configuration."""
+        return cls(**config | {"loss_scale": argument_from_config(config.get("loss_scale"))})
+
+
+class GradientClip(_UnderLossScaling):
     """Returns its input, with the gradient clipped by value, by norm or by global norm.
 
     >>> import tensorflow as tf
@@ -284,11 +313,22 @@ class GradientClip(_Layer):
     It is `tf_cg_ops.clip_gradient` as a layer. To change the limit without retracing, assign to `layer.limit`. An
     optimizer's `clipnorm` is something else: it clips the gradients of weights.
 
+    **Under `mixed_float16`, pass the optimizer as `loss_scale`.** Keras multiplies the loss by some 32,768 there, and
+    without `loss_scale` the layer clips the gradient of that loss, so almost nothing of it is left:
+
+    >>> import keras
+    >>> optimizer = keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD())
+    >>> layer = tf_cg_ops.layers.GradientClip(norm=2.5, loss_scale=optimizer)
+
+    Compile the model with the same optimizer.
+
     Args:
       value: The limit for each element: a number, a Variable with `trainable=False`, or a Tensor.
       norm: The limit for the norm of each Tensor's gradient, given like `value`.
       global_norm: The limit for the norm over the gradients of all inputs, given like `value`.
       axis: With `norm`: the dimensions over which each norm is taken.
+      loss_scale: What the loss is multiplied by, as in `tf_cg_ops.clip_gradient`. Keras saves a number, and a function
+        by its name, but not an optimizer or a Variable.
       **kwargs: Arguments of every layer: `name`, `dtype`.
 
     Call arguments:
@@ -302,9 +342,10 @@ class GradientClip(_Layer):
         norm: TensorLike = None,
         global_norm: TensorLike = None,
         axis: Axis = None,
+        loss_scale: Any = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(loss_scale, **kwargs)
         # "value", "norm" or "global_norm".
         self._limit_argument, limit = only_limit(self._api, value, norm, global_norm, axis)
         to_limit(self._api, self._limit_argument, limit)
@@ -323,7 +364,9 @@ class GradientClip(_Layer):
 
     def call(self, inputs: Structure) -> Structure:
         """Returns the inputs."""
-        return clipped(self._api, inputs, self._limit_argument, self._parameter, self._axis)
+        return clipped(
+            self._api, inputs, self._limit_argument, self._parameter, self._axis, loss_scale=self._loss_scale()
+        )
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of the layer."""
@@ -331,7 +374,7 @@ class GradientClip(_Layer):
         return super().get_config() | {self._limit_argument: limit, "axis": self._axis}
 
 
-class WatchGradient(_Layer):
+class WatchGradient(_UnderLossScaling):
     """Returns its inputs, and prints, checks or records their gradient.
 
     >>> import tensorflow as tf
@@ -346,13 +389,17 @@ class WatchGradient(_Layer):
     ([3.0, -4.0], [3.0, -4.0])
 
     It is `tf_cg_ops.watch_gradient` as a layer. The gradient goes by the name of the layer. Compile the model with
-    `jit_compile=False`, because none of these options works under XLA.
+    `jit_compile=False`, because none of these options works under XLA. Under `mixed_float16`, pass the optimizer as
+    `loss_scale`: otherwise `check_numerics` ends the training at the first overflow, from which the optimizer would
+    have recovered with a smaller scale.
 
     Args:
       check_numerics: Whether to check that all elements are finite.
       print: Whether to print the gradient.
       call: A Python function that gets the gradient as a NumPy array and returns None. Keras saves it by its name:
         register it with `@keras.saving.register_keras_serializable()`.
+      loss_scale: What the loss is multiplied by, as in `tf_cg_ops.watch_gradient`. Keras saves a number, and a function
+        by its name, but not an optimizer or a Variable.
       **kwargs: Arguments of every layer: `name`, `dtype`.
 
     Call arguments:
@@ -365,16 +412,18 @@ class WatchGradient(_Layer):
         check_numerics: bool = False,
         print: bool = False,
         call: Callable[[np.ndarray], None] | None = None,
+        loss_scale: Any = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(loss_scale, **kwargs)
         check_arguments(self._api, self.name, check_numerics, print, call)
         self._check_numerics, self._print = check_numerics, print
         self._record = call
 
     def call(self, inputs: Structure) -> Structure:
         """Returns the inputs."""
-        return watched(self._api, inputs, self.name, self._check_numerics, self._print, self._record)
+        options = (self._check_numerics, self._print, self._record)
+        return watched(self._api, inputs, self.name, *options, loss_scale=self._loss_scale())
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of the layer."""
@@ -384,7 +433,7 @@ class WatchGradient(_Layer):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
         """Makes the layer from its configuration."""
-        return cls(**config | {"call": argument_from_config(config["call"])})
+        return super().from_config(config | {"call": argument_from_config(config["call"])})
 
 
 # Keras can save these names, but not the functions.
@@ -439,7 +488,9 @@ class StraightThrough(_Layer):
         super().__init__(**kwargs)
         if isinstance(f, str) and f not in _FUNCTIONS:
             advice = f"That is a surrogate: surrogate={f!r}." if f in DERIVATIVES else "Pass the function itself."
-            raise ValueError(f"{self._api}: f must be one of {quoted(_FUNCTIONS)}, or a function, got {f!r}. {advice}")
+            raise ValueError(
+                f"{self._api}: f must be one of {text.quoted(_FUNCTIONS)}, or a function, got {f!r}. {advice}"
+            )
         applied = _FUNCTIONS[f] if isinstance(f, str) else f
         self._apply = with_surrogate(self._api, applied, surrogate, slope, derivative)
         self._f, self._surrogate, self._derivative, self._slope = f, surrogate, derivative, float(slope)

@@ -13,6 +13,7 @@ from tf_cg_ops._src.core.types import Axis, Structure, TensorLike
 from tf_cg_ops._src.custom_gradient.call import call_with_gradient
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.keras import dispatch
+from tf_cg_ops._src.ready_made import loss_scale as loss_scales
 
 _API = "clip_gradient"
 
@@ -25,6 +26,7 @@ def clip_gradient(
     norm: TensorLike | None = None,
     global_norm: TensorLike | None = None,
     axis: Axis = None,
+    loss_scale: Any = None,
 ) -> Structure:
     """Returns `x` and clips its gradient.
 
@@ -54,6 +56,14 @@ def clip_gradient(
     A limit that is a Variable or a Tensor can change without retracing. The forward pass reads it, and it gets no
     gradient. Clipping by norm turns infinite elements into nan, so you can still see that a gradient overflowed.
 
+    In mixed precision with float16 the loss is multiplied by a loss scale, and so is every gradient until the optimizer
+    divides it again. Keras does this by itself for `mixed_float16`. Pass `loss_scale`, or the limit is far too small.
+    With it
+
+        dx = clip(dy / loss_scale) * loss_scale
+
+    and elements that are infinite or nan stay so, so that the optimizer can skip the step.
+
     Clipping is not linear in `dy`: the gradient of a sum of losses is not the sum of their gradients, a Jacobian clips
     each of its rows, and forward mode gives meaningless tangents.
 
@@ -64,16 +74,20 @@ def clip_gradient(
       norm: The limit for the Euclidean norm of each tensor's gradient, likewise.
       global_norm: The limit for the Euclidean norm of the gradients of all tensors together, likewise.
       axis: With `norm`: the dimensions to take the norm over, by default all. `-1`, for example, clips each row.
+      loss_scale: What the loss is multiplied by: a number, a scalar Variable or Tensor, a
+        `keras.mixed_precision.LossScaleOptimizer` of Keras 3 or tf_keras, or a function without arguments that returns
+        one of them. The forward pass reads it.
 
     Returns:
       The values of `x`, in its structure.
 
     Raises:
-      TypeError: `x` does not have one of these dtypes, or is complex with `value`; a limit is not a real number; or
-        `axis` is not an int or a sequence of ints.
+      TypeError: `x` does not have one of these dtypes, or is complex with `value`; a limit is not a real number;
+        `axis` is not an int or a sequence of ints; or `loss_scale` is none of the above, such as an optimizer without a
+        loss scale.
       ValueError: You passed no limit or several, or `axis` without `norm`; a limit is negative, nan or not a scalar;
-        `x` is empty; or `axis` is out of range or names a dimension twice. If the rank of `x` is only known later, you
-        get the error about `axis` when you compute a gradient.
+        `loss_scale` is not a single finite number above 0; `x` is empty; or `axis` is out of range or names a dimension
+        twice. If the rank of `x` is only known later, you get the error about `axis` when you compute a gradient.
 
     Differs from `tf.clip_by_value`, `tf.clip_by_norm` and `tf.clip_by_global_norm`:
 
@@ -82,13 +96,16 @@ def clip_gradient(
     Source: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks" (2013),
     arXiv:1211.5063, section 3.2, for the norm.
     """
-    return clipped(_API, x, *only_limit(_API, value, norm, global_norm, axis), axis)
+    return clipped(_API, x, *only_limit(_API, value, norm, global_norm, axis), axis, loss_scale)
 
 
 @tf_internal.autograph_artifact
-def clipped(api: str, x: Any, mode: str, limit: Any, axis: Any) -> Any:
+def clipped(api: str, x: Any, mode: str, limit: Any, axis: Any, loss_scale: Any) -> Any:
     """`clip_gradient` by the limit of this name, with the name `api` in messages."""
     limit = to_limit(api, mode, limit)
+    scaling = loss_scales.read(api, loss_scale)
+    if scaling is not None:
+        limit *= scaling.scale
     names = [f"x[{i}]" for i in range(len(tf.nest.flatten(x)))] if tf.nest.is_nested(x) else ["x"]
     tensors = [convert.to_tensors(api, [name], [leaf])[0] for name, leaf in zip(names, tf.nest.flatten(x), strict=True)]
     if not tensors:
@@ -104,7 +121,7 @@ def clipped(api: str, x: Any, mode: str, limit: Any, axis: Any) -> Any:
     wording = without_gradient_function(api)
 
     def identity(*tensors: tf.Tensor) -> Any:
-        return list(tensors), lambda *dys: clip(api, mode, dys, limit, axis)
+        return list(tensors), lambda *dys: clip(api, mode, dys, limit, axis, keep_overflow=scaling is not None)
 
     return tf.nest.pack_sequence_as(x, call_with_gradient(identity, tensors, {}, wording=wording))
 
@@ -155,12 +172,17 @@ def to_limit(api: str, mode: str, limit: Any) -> tf.Tensor:
     return tensor
 
 
-def clip(api: str, mode: str, dys: Sequence[tf.Tensor], limit: tf.Tensor, axis: Any) -> list[tf.Tensor]:
-    """The gradients, clipped to the limit of this name."""
+def clip(
+    api: str, mode: str, dys: Sequence[tf.Tensor], limit: tf.Tensor, axis: Any, keep_overflow: bool = False
+) -> list[tf.Tensor]:
+    """The gradients, clipped to the limit of this name. With `keep_overflow`, `value` leaves infinite elements."""
     dys = [tf.convert_to_tensor(dy) for dy in dys]  # The gradient of tf.gather is a tf.IndexedSlices.
     if mode == "value":
         limits = [tf.cast(limit, dy.dtype) for dy in dys]
-        return [tf.clip_by_value(dy, -bound, bound) for dy, bound in zip(dys, limits, strict=True)]
+        within = [tf.clip_by_value(dy, -bound, bound) for dy, bound in zip(dys, limits, strict=True)]
+        if not keep_overflow:
+            return within
+        return [tf.where(tf.math.is_finite(dy), clipped, dy) for dy, clipped in zip(dys, within, strict=True)]
     for dy in dys:
         _check_axis(api, axis, dy)
     dtype = tf.float64 if any(dy.dtype.real_dtype == tf.float64 for dy in dys) else tf.float32

@@ -14,6 +14,7 @@ from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.custom_gradient.call import call_with_gradient
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.keras import dispatch
+from tf_cg_ops._src.ready_made import loss_scale as loss_scales
 
 _API = "watch_gradient"
 # The number of elements printed from each end of a dimension.
@@ -28,6 +29,7 @@ def watch_gradient(
     check_numerics: bool = False,
     print: bool = False,
     call: Callable[[np.ndarray], None] | None = None,
+    loss_scale: Any = None,
 ) -> Structure:
     """Returns `x`, and prints, checks or records its gradient.
 
@@ -48,6 +50,11 @@ def watch_gradient(
     - `check_numerics` raises an error with the name in it if an element is infinite or nan;
     - `call` calls your function with it as a NumPy array: `call=history.append` keeps every gradient.
 
+    In mixed precision with float16 the loss is multiplied by a loss scale; Keras does this by itself for
+    `mixed_float16`. With `loss_scale`, `print` and `call` show the gradient divided by it, in float32 instead of 16
+    bits. `check_numerics` then lets an infinity or nan pass while the scale is above 1 and can shrink, because the
+    optimizer skips the step and tries a smaller scale. (A scale that is a Python or NumPy number cannot shrink.)
+
     All work in eager mode, `tf.function`, TensorFlow 1 graphs, loops and Keras. Under XLA each is an error, and in a
     SavedModel `call` is.
 
@@ -67,14 +74,19 @@ def watch_gradient(
       print: Whether to print the gradient.
       call: A Python function of a NumPy array that returns None. In a structure it is called for each tensor's
         gradient.
+      loss_scale: What the loss is multiplied by: a number, a scalar Variable or Tensor, a
+        `keras.mixed_precision.LossScaleOptimizer` of Keras 3 or tf_keras, or a function without arguments that returns
+        one of them. The forward pass reads it.
 
     Returns:
       The values of `x`, in its structure.
 
     Raises:
       TypeError: `x` does not have one of these dtypes, `name` is not a string, `check_numerics` or `print` is not a
-        bool, or `call` is not callable. When a gradient is computed in eager mode: `call` returned something.
-      ValueError: `name` is empty, `x` is empty, or you passed none of `check_numerics`, `print` and `call`.
+        bool, `call` is not callable, or `loss_scale` is none of the above. When a gradient is computed in eager mode:
+        `call` returned something.
+      ValueError: `name` is empty, `x` is empty, you passed none of `check_numerics`, `print` and `call`, or
+        `loss_scale` is not a single finite number above 0.
       NotImplementedError: When you compute a gradient: XLA would compile it.
       tf.errors.InvalidArgumentError: When a gradient is computed: `check_numerics` found an element that is not finite.
       tf.errors.OpError: When a gradient is computed in a graph: `call` raised an exception or returned something.
@@ -84,13 +96,22 @@ def watch_gradient(
     - The first checks the values and gradients of all ops, the second a value; this checks one gradient.
     - It cannot change the gradient, as a hook can; use `tf_cg_ops.custom_gradient` for that.
     """
-    return watched(_API, x, name, check_numerics, print, call)
+    return watched(_API, x, name, check_numerics, print, call, loss_scale)
 
 
 @tf_internal.autograph_artifact
-def watched(api: str, x: Any, name: str, check_numerics: bool, print_it: bool, call: Callable[..., Any] | None) -> Any:
+def watched(
+    api: str,
+    x: Any,
+    name: str,
+    check_numerics: bool,
+    print_it: bool,
+    call: Callable[..., Any] | None,
+    loss_scale: Any,
+) -> Any:
     """`watch_gradient`, with the name `api` in messages."""
     check_arguments(api, name, check_numerics, print_it, call)
+    scaling = loss_scales.read(api, loss_scale)
     leaves = tf.nest.flatten(x)
     if not leaves:
         raise ValueError(
@@ -106,7 +127,8 @@ def watched(api: str, x: Any, name: str, check_numerics: bool, print_it: bool, c
 
     def identity(*tensors: tf.Tensor) -> Any:
         def grad_fn(*dys: Any) -> list[Any]:
-            return [_watch(api, *row, check_numerics, print_it, call) for row in zip(names, dys, strict=True)]
+            rows = zip(names, dys, strict=True)
+            return [_watch(api, *row, check_numerics, print_it, call, scaling) for row in rows]
 
         return list(tensors), grad_fn
 
@@ -134,7 +156,15 @@ def check_arguments(api: str, name: Any, check_numerics: Any, print_it: Any, cal
         )
 
 
-def _watch(api: str, name: str, dy: Any, check_numerics: bool, print_it: bool, call: Callable[..., Any] | None) -> Any:
+def _watch(
+    api: str,
+    name: str,
+    dy: Any,
+    check_numerics: bool,
+    print_it: bool,
+    call: Callable[..., Any] | None,
+    scaling: loss_scales.LossScale | None,
+) -> Any:
     """Prints, checks and passes on the gradient, as the options say, and returns it."""
     passed = slices.kept(dy)
     effects: list[Any] = []  # They run before the gradient is passed on.
@@ -144,17 +174,32 @@ def _watch(api: str, name: str, dy: Any, check_numerics: bool, print_it: bool, c
         if check_numerics or print_it:
             _refuse_xla(api, name, "print" if print_it else "check_numerics")
         if print_it:
-            effects += _print(name, dense)
+            effects += _print(name, _unscaled(dense, scaling))
         if call is not None:
-            effects += _call(api, name, dense, call)
+            effects += _call(api, name, _unscaled(dense, scaling), call)
         # Last, so that the other options still show a gradient that fails the check.
         if check_numerics:
             with tf.control_dependencies(effects):
-                effects += _check_numerics(api, name, dense)
+                effects += _check_numerics(api, name, _where_checked(dense, scaling))
     with tf.control_dependencies(effects):
         if isinstance(passed, tf.IndexedSlices):
             return tf.IndexedSlices(tf.identity(passed.values), passed.indices, passed.dense_shape)
         return tf.identity(passed)
+
+
+def _unscaled(dy: tf.Tensor, scaling: loss_scales.LossScale | None) -> tf.Tensor:
+    """The gradient of the loss itself, in at least 32 bits: 16 bits may not hold numbers that are so small."""
+    if scaling is None:
+        return dy
+    dy = tf.cast(dy, tf.float32) if dy.dtype.size == 2 else dy
+    return dy / tf.cast(scaling.scale, dy.dtype)
+
+
+def _where_checked(dy: tf.Tensor, scaling: loss_scales.LossScale | None) -> tf.Tensor:
+    """The gradient to check: zeros while the loss scale can still shrink."""
+    if scaling is None or not scaling.can_shrink:
+        return dy
+    return tf.where(scaling.scale > 1, tf.zeros_like(dy), dy)
 
 
 def _check_numerics(api: str, name: str, dy: tf.Tensor) -> list[Any]:
