@@ -69,6 +69,12 @@ def _parser() -> argparse.ArgumentParser:
         help="an op type and a rule: guided, deconvnet, pass_through, zero, clip:value=LIMIT, clip:norm=LIMIT or "
         "clip:global_norm=LIMIT; to list the op types in the model, give a wrong one",
     )
+    override.add_argument(
+        "--inside",
+        action="store_true",
+        help="also apply rules inside functions that have their own gradient, which then lose it",
+    )
+    override.add_argument("--ignore-unmatched", action="store_true", help="accept rules that match no op")
 
     adopt = _add_command(
         commands,

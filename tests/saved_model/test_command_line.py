@@ -272,6 +272,20 @@ def test_override(tmp_path, capsys):
     np.testing.assert_allclose(gradient(loaded.f, [-1.0, 0.5, 3.0], [1.0, -10.0, 1.0]), [0.0, 0.0, 5.0])
 
 
+def test_override_inside_functions_with_their_own_gradient(tmp_path, capsys):
+    module = tf.Module()
+    module.f = tf.function(tf.nn.silu, input_signature=[tf.TensorSpec([2])])
+    tf.saved_model.save(module, tmp_path / "source")
+    arguments = ["override", tmp_path / "source", tmp_path / "target", "Sigmoid=zero", "Tan=zero"]
+    status, _, err = main(capsys, *arguments, "--ignore-unmatched")
+    assert status == 1
+    assert "got 'Sigmoid', which only matches ops inside functions that have their own gradient" in err
+    status, _, err = main(capsys, *arguments, "--inside", "--ignore-unmatched")
+    assert status == 0, err
+    found = gradient(tf.saved_model.load(tmp_path / "target").f, [0.0, 2.0], [1.0, 10.0])
+    np.testing.assert_allclose(found, [0.5, 10.0 / (1.0 + np.exp(-2.0))], rtol=1e-6)
+
+
 def test_adopt(tmp_path, capsys):
     @tf.custom_gradient
     def tripled(x):

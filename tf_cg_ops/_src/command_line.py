@@ -99,7 +99,14 @@ def _override(options: argparse.Namespace) -> int:
         op_type: getattr(rules, name)(**limit) if limit else getattr(rules, name)
         for op_type, name, limit in options.rules
     }
-    report = saved_model.override(options.source, options.target, chosen, **_check("override", options))
+    report = saved_model.override(
+        options.source,
+        options.target,
+        chosen,
+        inside=options.inside,
+        unmatched="ignore" if options.ignore_unmatched else "error",
+        **_check("override", options),
+    )
     return _print_output("override", _report_text.of_override(report), f"'{report.target}' is written")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +14,14 @@ from tf_cg_ops._src.core import misplaced_calls, tf_internal
 from tf_cg_ops._src.core.types import TensorLike
 from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.overridden_op import attach_traced_rule
+from tf_cg_ops._src.rewrite.own_gradients import OwnGradients, differentiated_inputs, name_of
 from tf_cg_ops._src.rewrite.rule_table import Key, Matching, Rule, RuleTable
 
 from . import _compare_models
 from ._changed_copy import write_changed_copy
+from ._foreign_gradients import forget, gradient_functions, is_foreign, saved_gradient
 from ._graphs import (
+    Body,
     check_graph,
     functions_in_attributes,
     functions_of,
@@ -27,9 +30,12 @@ from ._graphs import (
     reachable,
     update_op_list,
 )
+from ._replace_ops import OpReplacer
 from ._rewrite_body import rewrite_body
 
 _API = "saved_model.override"
+# Of calls, loops and conditionals with two branches.
+_FUNCTION_ATTRIBUTES = ("f", "cond", "body", "then_branch", "else_branch")
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,8 @@ def override(
     target: str | os.PathLike[str],
     rules: Mapping[Key, Rule],
     *,
+    inside: bool = False,
+    unmatched: str = "error",
     check: bool = True,
     inputs: Mapping[str, Mapping[str, TensorLike]] | None = None,
     progress: Callable[[str], None] | None = None,
@@ -93,6 +101,8 @@ def override(
       target: The folder to write. Its parent must exist.
       rules: A dict from an op type such as "Relu", or a predicate on a `tf.Operation`, to a rule. An op gets the first
         rule that matches. A rule computes from the op and the upstream gradients alone, and cannot read variables.
+      inside: Whether rules also reach into functions that have their own gradient, which then lose it.
+      unmatched: What to do about a rule that matches no op: "error" or "ignore".
       check: Whether to run and compare both models.
       inputs: The inputs of the check, as for `strip`.
       progress: Called with a line of text before each step.
@@ -107,19 +117,27 @@ def override(
       FileExistsError: `target` exists.
       TypeError: An argument has the wrong type; a rule does not take the op and its upstream gradients, or returns a
         gradient of a wrong dtype.
-      ValueError: `rules` is empty; a rule matches no op, or returns the wrong number of gradients or a wrong shape; the
+      ValueError: `rules` is empty; a rule matches no op, or only ops inside functions that have their own gradient; a
+        rule returns the wrong number of gradients or a wrong shape; `unmatched` is neither "error" nor "ignore"; the
         SavedModel cannot be read, is malformed, or cannot be loaded for the check; `target` lies inside `source`;
         `inputs` names an unknown signature or argument, or the source fails with them.
       RuntimeError: The new model fails, or computes other values.
 
     Other exceptions of a rule reach you unchanged. If there is an error, nothing is written.
     """
-    matching = RuleTable(_API, rules).matching()
+    table = RuleTable(_API, rules, inside, unmatched)
+    matching, functions = table.matching(), _Functions()
+    own = OwnGradients(matching, functions.of)
 
     def change(proto: Any, path: pathlib.Path, report_progress: Callable[[str], None]) -> bool:
+        outputs: list[tf.Tensor] = []
         for meta_graph in proto.meta_graphs:
-            _override_meta_graph(path, meta_graph, matching, report_progress)
+            bodies = _bodies(path, meta_graph)
+            outputs += functions.add(meta_graph, bodies)
+            _attach_rules(meta_graph, bodies, matching, report_progress)
+            _settle_own_gradients(meta_graph, bodies, matching, own, table.inside)
         matching.check_all_matched(f"'{path}'")
+        own.check_rules_reach(f"'{path}'", outputs)
         return True
 
     comparisons = write_changed_copy(_API, source, target, change, check, inputs, progress)
@@ -127,10 +145,8 @@ def override(
     return OverrideReport(str(pathlib.Path(source)), str(pathlib.Path(target)), overridden, comparisons)
 
 
-def _override_meta_graph(
-    source: pathlib.Path, meta_graph: Any, matching: Matching, progress: Callable[[str], None]
-) -> None:
-    """Attaches rules to ops in the graph and in functions that compute values.
+def _bodies(source: pathlib.Path, meta_graph: Any) -> list[Body]:
+    """The graph and the functions that compute values.
 
     A function that only gradients call, such as a rule of an op of this library, stays as it is.
     """
@@ -142,7 +158,10 @@ def _override_meta_graph(
         reached = set(
             reachable(named, lambda name: _called(library[name].node_def, library) if name in library else [])
         )
-        bodies = list(import_bodies(graph_def, lambda name, _: not name or name in reached))
+        return list(import_bodies(graph_def, lambda name, _: not name or name in reached))
+
+
+def _attach_rules(meta_graph: Any, bodies: Sequence[Body], matching: Matching, progress: Callable[[str], None]) -> None:
     for i, body in enumerate(bodies):
         progress(f"overriding gradients: {body.function or 'the graph'} ({i + 1} of {len(bodies)})")
 
@@ -150,8 +169,83 @@ def _override_meta_graph(
             rule = matching.rule_for(op)
             return None if rule is None else attach_traced_rule(_API, rule, op, op.inputs, op.outputs, place)
 
-        rewrite_body(graph_def, body, attach)
+        rewrite_body(meta_graph.graph_def, body, attach)
     update_op_list(meta_graph)
+
+
+def _settle_own_gradients(
+    meta_graph: Any, bodies: Sequence[Body], matching: Matching, own: OwnGradients, inside: bool
+) -> None:
+    """Finds the ops with their own gradient, and with `inside` takes it from those that contain a matched op."""
+    graph_def = meta_graph.graph_def
+    library, replacer = functions_of(graph_def), OpReplacer(())
+    for body in bodies:
+        nodes, without_gradient = {node.name: node for node in body.nodes}, set()
+        for op in body.graph.get_operations():
+            if op.name not in nodes or matching.matched(op):
+                continue
+            positions: Sequence[int] | None
+            if is_foreign(op.node_def):  # Its name in this process, if it has one, can be another function's.
+                saved, name = saved_gradient(meta_graph, op.node_def), op.name
+                # If the file lacks the gradient, computing it is an error.
+                outputs = [True] * len(op.inputs) if saved is None else saved.outputs
+                positions = [i for i, output in enumerate(outputs) if output is not None]
+            else:
+                positions, name = differentiated_inputs(op, op.outputs), ""
+            if positions is None or own.keeps(op, positions, inside, name or name_of(op)):
+                continue
+            if is_foreign(op.node_def):
+                forget(nodes[op.name])
+            else:
+                without_gradient.add(op.name)
+        if body.function:
+            replacer.replace_in_function(library[body.function], without_gradient)
+        else:
+            replacer.replace_in_graph(graph_def, without_gradient)
+    update_op_list(meta_graph)
+
+
+@dataclass(frozen=True)
+class _Function:
+    """A function of a file, like a FuncGraph."""
+
+    inputs: list[tf.Tensor]
+    outputs: list[tf.Tensor]
+    get_operations: Callable[[], list[Any]]
+
+
+class _Functions:
+    """The functions that the imported bodies call, by the graph of the body."""
+
+    def __init__(self) -> None:
+        self._library_of_graph: dict[int, dict[str, _Function]] = {}
+
+    def add(self, meta_graph: Any, bodies: Sequence[Body]) -> list[tf.Tensor]:
+        """Adds the functions of a meta graph, and returns the outputs of what can be called from outside."""
+        definitions = functions_of(meta_graph.graph_def)
+        functions = {body.function: _function(body, definitions[body.function]) for body in bodies if body.function}
+        self._library_of_graph.update({id(body.graph): functions for body in bodies})
+        of_gradients = set(gradient_functions(meta_graph.graph_def).values())
+        called = set(meta_graph.object_graph_def.concrete_functions) - of_gradients
+        outputs = [tensor for name in functions.keys() & called for tensor in functions[name].outputs]
+        returned = {info.name for signature in meta_graph.signature_def.values() for info in signature.outputs.values()}
+        graph_ops = [op for body in bodies if not body.function for op in body.graph.get_operations()]
+        tensors = [tensor for op in graph_ops for tensor in op.outputs]
+        return outputs + [tensor for tensor in tensors if tensor.name in returned or not tensor.consumers()]
+
+    def of(self, op: Any) -> list[_Function]:
+        """The functions that a call, loop or conditional runs. The condition of a loop comes first."""
+        functions, attributes = self._library_of_graph[id(op.graph)], op.node_def.attr
+        names = [name for name in _FUNCTION_ATTRIBUTES if name in attributes]
+        branches = [branch.name for branch in attributes["branches"].list.func]
+        return [functions[name] for name in branches or [attributes[name].func.name for name in names]]
+
+
+def _function(body: Body, definition: Any) -> _Function:
+    flat_names = {reference: flat for flat, reference in body.references.items()}
+    inputs = [body.graph.get_tensor_by_name(f"{argument.name}:0") for argument in definition.signature.input_arg]
+    returned = [flat_names[definition.ret[output.name]] for output in definition.signature.output_arg]
+    return _Function(inputs, [body.graph.get_tensor_by_name(name) for name in returned], body.graph.get_operations)
 
 
 def _called(nodes: Iterable[Any], library: dict[str, Any]) -> list[str]:

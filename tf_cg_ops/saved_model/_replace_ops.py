@@ -32,15 +32,15 @@ class OpReplacer:
         self._taken_names = taken_names
         self._function_names: dict[Any, str] = {}  # By dtypes and attributes of the op.
 
-    def replace_in_graph(self, graph_def: Any) -> set[str]:
-        """Replaces nodes of a graph. Returns the names of the nodes that the new ones do not read."""
-        return {name for node in graph_def.node if node.op in OUTPUT_NAMES for name in self._replace(node)}
+    def replace_in_graph(self, graph_def: Any, names: Collection[str] | None = None) -> set[str]:
+        """Replaces nodes of a graph, all or these. Returns the names of the nodes that the new ones do not read."""
+        return {name for node in graph_def.node if _is_chosen(node, names) for name in self._replace(node)}
 
-    def replace_in_function(self, function: Any) -> bool:
-        """Replaces nodes of a function and the references to them. Returns whether there were any."""
+    def replace_in_function(self, function: Any, names: Collection[str] | None = None) -> bool:
+        """Replaces nodes of a function, all or these, and the references to them. Returns whether there were any."""
         old_outputs = {}
         for node in function.node_def:
-            if node.op in OUTPUT_NAMES:
+            if _is_chosen(node, names):
                 old_outputs[node.name] = OUTPUT_NAMES[node.op]
                 self._replace(node)
 
@@ -117,6 +117,10 @@ class OpReplacer:
         definition.signature.name = name
         self.functions[name] = definition
         return name
+
+
+def _is_chosen(node: Any, names: Collection[str] | None) -> bool:
+    return node.op in OUTPUT_NAMES and (names is None or node.name in names)
 
 
 def _forwarded_types(node: Any) -> list[int]:

@@ -492,6 +492,12 @@ def find_gradient_function(op: Any) -> Any:
 
 
 # TensorFlow keeps the user's gradient function and the number of results in closures, and nowhere else.
+def has_python_gradient(op: Any) -> bool:
+    """Whether an op of `tf.custom_gradient` has a gradient of its own, a Python function."""
+    # Ops that call Python functions have this attribute, too, so that they cannot be saved.
+    return op.type in ("Identity", "IdentityN") and "_gradient_op_type" in op.node_def.attr
+
+
 def name_of_python_gradient(op: Any) -> str:
     """The name of the function of `tf.custom_gradient` that made the op; empty in a loaded model."""
     function = _closed_over(_closed_over(find_gradient_function(op), "tape_grad_fn"), "grad_fn")

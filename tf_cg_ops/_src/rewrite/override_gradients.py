@@ -11,7 +11,7 @@ from tf_cg_ops._src.core import misplaced_calls, pytree, text, tf_internal
 from tf_cg_ops._src.core.types import P, R
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
-from tf_cg_ops._src.rewrite import control_flow
+from tf_cg_ops._src.rewrite import control_flow, own_gradients
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
 from tf_cg_ops._src.rewrite.overridden_op import attach_rule
 from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
@@ -25,7 +25,9 @@ _WORDING = without_gradient_function(_API)
 
 @tf_internal.autograph_artifact
 @misplaced_calls.explains(_API, f"{_CALL} As a decorator, write @functools.partial(override_gradients, rules=...).")
-def override_gradients(f: Callable[P, R], rules: Mapping[Key, Rule]) -> Callable[P, R]:
+def override_gradients(
+    f: Callable[P, R], rules: Mapping[Key, Rule], *, inside: bool = False, unmatched: str = "error"
+) -> Callable[P, R]:
     """Returns a copy of `f` in which the ops that you name use your gradients.
 
     >>> import tensorflow as tf
@@ -54,6 +56,11 @@ def override_gradients(f: Callable[P, R], rules: Mapping[Key, Rule]) -> Callable
     Rules also apply inside called functions, loops and conditionals. A rule for one of these applies to it as a whole.
     The op type is the one in the graph: `tf.nn.relu` is a `Relu`, and a Keras layer can consist of several ops.
 
+    Some functions have their own gradient, such as `tf.nn.silu`, and all that `tf.custom_gradient` or this library
+    decorates. It skips the ops inside, so a rule for the `Sigmoid` in `tf.nn.silu` has no effect. You get an error if
+    that holds for all ops that a rule matches, and a warning if it holds for some. With `inside=True`, a function in
+    which a rule matches uses TensorFlow's gradient of its ops, with your rules, instead of its own gradient.
+
     `f` is traced, in eager mode once for each signature of its arguments, unless it is a `tf.function` that knows the
     signature. Nested calls are inlined, except those with `jit_compile=True`.
 
@@ -62,16 +69,22 @@ def override_gradients(f: Callable[P, R], rules: Mapping[Key, Rule]) -> Callable
         or one of its functions.
       rules: A dict from an op type such as "Relu", or a predicate on a `tf.Operation`, to a rule. An op gets the first
         rule that matches.
+      inside: Whether rules also reach into functions that have their own gradient, which then lose it.
+      unmatched: What to do about a rule that matches no op: "error", or "ignore", so that you can use one dict for
+        several functions.
 
     Returns:
       A function with the signature and the value of `f`.
 
     Raises:
-      TypeError: `f` is not a function, or `rules` is not such a dict. When `f` is traced: it needs the numbers in a
-        Tensor, or a predicate does not return a bool. When you compute a gradient: a rule does not take the op and its
-        upstream gradients, or returns something other than Tensors, or complex numbers for a real input.
-      ValueError: `rules` is empty. When `f` is traced: a rule matches no op (the message lists the op types). When you
-        compute a gradient: a rule returns the wrong number of gradients, or a gradient of the wrong shape.
+      TypeError: `f` is not a function, `rules` is not such a dict, or `inside` is not a bool. When `f` is traced: it
+        needs the numbers in a Tensor, or a predicate does not return a bool. When you compute a gradient: a rule does
+        not take the op and its upstream gradients, or returns something other than Tensors, or complex numbers for a
+        real input.
+      ValueError: `rules` is empty, or `unmatched` is neither "error" nor "ignore". When `f` is traced: a rule matches
+        no op (the message lists the op types), or only ops inside functions that have their own gradient (the message
+        lists these functions). When you compute a gradient: a rule returns the wrong number of gradients, or a gradient
+        of the wrong shape.
       NotImplementedError: When `f` is traced: it has control flow of TensorFlow 1.
 
     Differs from `tf.Graph.gradient_override_map` of TensorFlow 1, which TensorFlow 2 does not replace:
@@ -84,7 +97,7 @@ def override_gradients(f: Callable[P, R], rules: Mapping[Key, Rule]) -> Callable
             f"{_API}: f must be a function, a model, or a function of a loaded SavedModel such as "
             f"loaded.signatures['serving_default'], got {text.describe_type(f)}. {_CALL}"
         )
-    table = RuleTable(_API, rules)
+    table = RuleTable(_API, rules, inside, unmatched)
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         inputs = arrays_to_tensors((list(args), kwargs))
@@ -103,19 +116,24 @@ def override_gradients(f: Callable[P, R], rules: Mapping[Key, Rule]) -> Callable
 def _with_rules(table: RuleTable, place: str, graph: Any, inside: Sequence[tf.Tensor]) -> Any:
     """A copy of a traced graph as a function of these tensors, in which ops have the gradients of the rules."""
     matching = table.matching()
+    own = own_gradients.OwnGradients(matching, control_flow.functions_of)
 
     def replace(copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor] | None:
         outputs = _copied(copy, op, inputs)
+        positions = own_gradients.differentiated_inputs(op, outputs)
+        if positions is not None and not own.keeps(op, positions, table.inside, own_gradients.name_of(op)):
+            outputs = [tf.identity(result) for result in inputs[: len(op.outputs)]]
         rule = matching.rule_for(op) if op.inputs and op.outputs else None
         return outputs if rule is None else attach_rule(_API, rule, op, inputs, outputs)
 
     def flat_function(*tensors: tf.Tensor) -> list[tf.Tensor]:
         copy = GraphCopy(zip(inside, tensors, strict=True), replace)
-        return [tf.identity(output) for output in copy.outputs_of(graph)]
+        outputs = [tf.identity(output) for output in copy.outputs_of(graph)]
+        matching.check_all_matched(place)
+        own.check_rules_reach(place, graph.outputs)
+        return outputs
 
-    overridden = trace(flat_function, [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inside])
-    matching.check_all_matched(place)
-    return overridden
+    return trace(flat_function, [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inside])
 
 
 def _copied(copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor]:

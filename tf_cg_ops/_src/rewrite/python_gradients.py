@@ -95,7 +95,4 @@ def _copied(wording: Wording, copy: GraphCopy, op: Any, tensor: Any) -> Any:
 
 def _python_gradient(op: Any) -> Any:
     """The gradient function of an op of `tf.custom_gradient`, which refers to tensors of its graph; else None."""
-    # Ops that call Python functions have this attribute, too, so that they cannot be saved.
-    if op.type not in ("Identity", "IdentityN") or "_gradient_op_type" not in op.node_def.attr:
-        return None
-    return tf_internal.find_gradient_function(op)
+    return tf_internal.find_gradient_function(op) if tf_internal.has_python_gradient(op) else None

@@ -1,14 +1,15 @@
 """The user's rules for ops, and which ops they matched."""
 
 import difflib
+import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import text
+from tf_cg_ops._src.core import convert, text
 from tf_cg_ops._src.core.signature import mismatched_signature
 from tf_cg_ops._src.core.types import Structure
 
@@ -19,10 +20,17 @@ Rule: TypeAlias = Callable[..., Structure]
 
 
 class RuleTable:
-    """Rules by op type or predicate. An op gets the first rule that matches."""
+    """Rules by op type or predicate. An op gets the first rule that matches.
 
-    def __init__(self, api: str, rules: Mapping[Key, Rule]) -> None:
+    `inside` and `unmatched` are the arguments of `override_gradients`.
+    """
+
+    def __init__(self, api: str, rules: Mapping[Key, Rule], inside: bool, unmatched: str) -> None:
         self._api = api
+        self.inside = convert.to_bool(api, "inside", inside)
+        if unmatched not in ("error", "ignore"):
+            raise ValueError(f"{api}: unmatched must be 'error' or 'ignore', got {text.describe(unmatched)}.")
+        self._ignores_unmatched = unmatched == "ignore"
         if not isinstance(rules, Mapping):
             raise TypeError(f"{api}: rules must be a dict such as {{'Relu': rule}}, got {text.describe_type(rules)}.")
         if not rules:
@@ -47,16 +55,20 @@ class RuleTable:
 
     def matching(self) -> "Matching":
         """Finds the rules for ops, and counts the ops."""
-        return Matching(self._api, self._rules)
+        return Matching(self._api, self._rules, self._ignores_unmatched)
 
 
 class Matching:
     """Finds the rules of ops, and counts the ops."""
 
-    def __init__(self, api: str, rules: Mapping[Key, Rule]) -> None:
+    def __init__(self, api: str, rules: Mapping[Key, Rule], ignores_unmatched: bool) -> None:
         self._api = api
         self._rules = rules
-        self._unmatched = list(rules)
+        self._ignores_unmatched = ignores_unmatched
+        # By identity, because a predicate can define __eq__: each key with the ops that it matched.
+        self._matched: dict[int, tuple[Key, list[Any]]] = {id(key): (key, []) for key in rules}
+        self.ops: list[Any] = []
+        self._ids: set[int] = set()
         self.types: Counter[str] = Counter()
         self.overridden: Counter[str] = Counter()
 
@@ -66,10 +78,15 @@ class Matching:
         for key, rule in self._rules.items():
             if op.type == key if isinstance(key, str) else self._selects(key, op):
                 self.overridden[op.type] += 1
-                # By identity, because a predicate can define __eq__.
-                self._unmatched = [other for other in self._unmatched if other is not key]
+                self._matched[id(key)][1].append(op)
+                self.ops.append(op)
+                self._ids.add(id(op))
                 return rule
         return None
+
+    def matched(self, op: Any) -> bool:
+        """Whether the op has a rule."""
+        return id(op) in self._ids
 
     def _selects(self, predicate: Callable[[Any], Any], op: Any) -> bool:
         """The answer of a predicate. Raises TypeError if it is not a bool, or if the predicate does not take an op."""
@@ -92,19 +109,49 @@ class Matching:
 
     def check_all_matched(self, place: str) -> None:
         """Raises ValueError if a rule matched no op."""
-        if not self._unmatched:
+        unmatched = [key for key, ops in self._matched.values() if not ops]
+        if self._ignores_unmatched or not unmatched:
             return
         there = ", ".join(f"{op_type} ({number})" for op_type, number in self.types.most_common()) or "none"
         by_lower_case = {op_type.lower(): op_type for op_type in self.types}
-        missing = [key.lower() for key in self._unmatched if isinstance(key, str)]
+        missing = [key.lower() for key in unmatched if isinstance(key, str)]
         similar = [
             by_lower_case[found] for name in missing for found in difflib.get_close_matches(name, by_lower_case, n=1)
         ]
         hint = f"Did you mean {text.quoted(similar)}?" if similar else "Name one of these types, or leave the rule out."
         raise ValueError(
             f"{self._api}: each key of rules must match an op of {place}, got no match for "
-            f"{', '.join(map(_described, self._unmatched))}. The op types are {there}. {hint}"
+            f"{', '.join(map(_described, unmatched))}. The op types are {there}. {hint}"
         )
+
+    def check_all_reached(self, place: str, reached: Collection[int], around: Mapping[int, str]) -> None:
+        """Raises ValueError for a rule whose ops all lie in functions with their own gradient; warns if some do.
+
+        Args:
+          place: The function, for messages.
+          reached: The ids of the ops that gradients reach.
+          around: The names of such functions, by the ids of the ops that gradients skip because of them.
+        """
+        for key, ops in self._matched.values():
+            names = Counter(around[id(op)] for op in ops if id(op) in around and id(op) not in reached)
+            if not names:
+                continue
+            functions = ", ".join(f"'{name}' ({number})" for name, number in names.most_common())
+            advice = (
+                "Pass inside=True to replace their gradients by TensorFlow's gradient of their ops, with your rules."
+            )
+            if any(id(op) in reached for op in ops):
+                warnings.warn(
+                    f"{self._api}: the rule for {_described(key)} has no effect on ops of {place} inside functions "
+                    f"that have their own gradient: {functions}. {advice}",
+                    stacklevel=2,
+                )
+            else:
+                raise ValueError(
+                    f"{self._api}: each key of rules must match an op of {place} that gradients reach, got "
+                    f"{_described(key)}, which only matches ops inside functions that have their own gradient: "
+                    f"{functions}. {advice}"
+                )
 
 
 def _described(key: Key) -> str:
