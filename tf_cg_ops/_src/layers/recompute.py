@@ -33,6 +33,16 @@ class _CallOfTheLayer:
         return call
 
 
+class _OfTheLayer:
+    """An attribute that the wrapper has if, and only if, the wrapped layer has it: Keras and its users ask for it."""
+
+    def __set_name__(self, owner: Any, name: str) -> None:
+        self._name = name
+
+    def __get__(self, wrapper: Any, owner: Any = None) -> Any:
+        return self if wrapper is None else getattr(wrapper.layer, self._name)
+
+
 # AutoGraph must not start here: the layer inside is translated as it would be alone.
 @tf_internal.autograph_artifact
 class Recompute:
@@ -81,6 +91,11 @@ class Recompute:
     build: Callable[..., Any]
 
     call = _CallOfTheLayer()
+
+    # Models of tf_keras, and loops over the layers of a model, reset what is stateful.
+    stateful = _OfTheLayer()
+    reset_state = _OfTheLayer()
+    reset_states = _OfTheLayer()
 
     def __init__(
         self, layer: Layer, *, keep: Sequence[str] | Callable[[tf.Operation], bool] = (), **kwargs: Any
