@@ -567,7 +567,7 @@ SCALES = {
         ({"norm": 2.0, "axis": [0]}, lambda dy: shrink(dy, np.linalg.norm(dy, axis=0), 2.0)),
         ({"global_norm": 5.0}, lambda dy: shrink(dy, np.linalg.norm(dy), 5.0)),
     ],
-    ids=str,
+    ids=["value", "norm", "norm of columns", "global norm"],
 )
 def test_a_limit_under_loss_scaling_is_for_the_gradient_divided_by_the_scale(limit, clipped, kind, rng, gradient):
     x, dy, scale = rng.normal(size=(3, 2)), rng.normal(size=(3, 2)) * 3, SCALES[kind]()

@@ -108,7 +108,7 @@ def is_place(op: Any) -> bool:
     """Whether the op has a gradient of its own."""
     if op.type in ("CustomGradientEmbed", "CustomGradientRule"):
         return True
-    return op.type in ("Identity", "IdentityN") and "_gradient_op_type" in op.node_def.attr
+    return tf_internal.has_python_gradient(op)
 
 
 class Recording:
