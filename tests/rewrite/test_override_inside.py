@@ -11,6 +11,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.modes import RUNS, vjp
+from ..support.processes import run_python
 from ..support.saved_models import gradients_in_every_form
 from ..support.tensors import pairs
 
@@ -266,3 +267,34 @@ def test_a_rule_that_reaches_some_ops_on_disk_warns_and_one_without_a_match_may_
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         cg.saved_model.override(source, tmp_path / "inside", RULES, inside=True)
+
+
+FRESH = """
+import sys
+import numpy as np
+import tensorflow as tf
+import tf_cg_ops as cg
+
+x, rules = tf.constant([-1.5, 0.5, 2.0], tf.float64), {"Sigmoid": lambda op, dy: 5.0 * dy}
+loaded, overridden = map(tf.saved_model.load, sys.argv[1:])
+for name, slope in (("silu", tf.sigmoid(x) + 5.0 * x), ("squashed", 5.0)):
+    plain = getattr(loaded, name)
+    try:
+        cg.override_gradients(plain, rules)(x)
+    except ValueError as error:
+        assert "'Sigmoid', which only matches ops inside functions" in str(error), error
+    else:
+        raise AssertionError(name)
+    for function in (cg.override_gradients(plain, rules, inside=True), getattr(overridden, name)):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        dy = tf.constant([1.0, 10.0, -3.0], tf.float64)
+        np.testing.assert_allclose(tape.gradient(y, x, output_gradients=dy), dy * slope, rtol=1e-12)
+"""
+
+
+def test_functions_with_their_own_gradient_in_a_fresh_process(tmp_path):
+    source, target = saved(tmp_path, {"silu": tf.nn.silu, "squashed": squashed})
+    cg.saved_model.override(source, target, RULES, inside=True)
+    run_python(FRESH, source, target, cwd=tmp_path)
