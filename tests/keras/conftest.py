@@ -3,7 +3,8 @@
 import pytest
 
 import tf_cg_ops as cg
-from tf_cg_ops._src.rewrite import traced_call
+from tf_cg_ops._src.memory import replay
+from tf_cg_ops._src.rewrite import built_functions, traced_call
 
 
 @pytest.fixture
@@ -13,14 +14,26 @@ def remat():
     cg.layers.disable_remat()
 
 
+def calls_of(monkeypatch, kind):
+    """One entry for each object of this kind that is made from now on."""
+    found, make = [], kind.__init__
+
+    def count(self, *args):
+        found.append(None)
+        make(self, *args)
+
+    monkeypatch.setattr(kind, "__init__", count)
+    return found
+
+
 @pytest.fixture
 def traces(monkeypatch):
     """One entry for each trace."""
-    found, make = [], traced_call.TracedCall.__init__
+    return calls_of(monkeypatch, traced_call.TracedCall)
 
-    def count(self, *args):
-        found.append(self)
-        make(self, *args)
 
-    monkeypatch.setattr(traced_call.TracedCall, "__init__", count)
-    return found
+@pytest.fixture
+def builds(monkeypatch):
+    """One entry for each forward and backward pass that is built from a trace."""
+    built_functions._entry.cache_clear()
+    return calls_of(monkeypatch, replay.Replay)

@@ -225,19 +225,19 @@ def test_a_layer_that_is_not_trained_does_not_change(library):
 @pytest.mark.parametrize(
     ("policy", "library"), [("float32", "tf_keras"), ("mixed_bfloat16", "keras")], indirect=["library"]
 )
-def test_eager_mode_traces_once_for_each_signature(traces, policy, library):
+def test_eager_mode_builds_once_for_each_graph(builds, policy, library):
     library.mixed_precision.set_global_policy(policy)
     try:
         layer = layers_of(library).Recompute(block(library))
         for _ in range(3):
             value_and_gradients(layer, X, training=True)
-        assert len(traces) == 1
+        assert len(builds) == 1
         value_and_gradients(layer, X, training=False)
         value_and_gradients(layer, X[:4], training=True)
-        assert len(traces) == 3
+        assert len(builds) == 3
         value_and_gradients(layer, X, training=True)
         layer(X, training=True)  # Without a tape.
-        assert len(traces) == 3
+        assert len(builds) == 3
     finally:
         library.mixed_precision.set_global_policy("float32")
 

@@ -21,7 +21,7 @@ THEIRS = core.remat
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-def test_eager_fit_traces_each_layer_once(policy, remat, traces):
+def test_eager_fit_builds_each_layer_once(policy, remat, builds):
     keras.mixed_precision.set_global_policy(policy)
     try:
         with keras.RematScope("full"):
@@ -29,7 +29,7 @@ def test_eager_fit_traces_each_layer_once(policy, remat, traces):
         model = keras.Sequential(layers)
         model.compile("sgd", "mse", run_eagerly=True)
         model.fit(X, TARGET, batch_size=4, epochs=3, verbose=0)
-        assert len(traces) == 3
+        assert len(builds) == 3
     finally:
         keras.mixed_precision.set_global_policy("float32")
 

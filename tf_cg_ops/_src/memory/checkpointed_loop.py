@@ -169,8 +169,8 @@ class Loop:
         specs = [*carry, *(tf.TensorSpec(t.shape[1:], t.dtype) for t in inputs)]
         wording = without_gradient_function(api)
         name = text.name_of(user_function)
-        step = LoopStep(wording, step, specs)
-        self._program = _Program(wording, name, step, len(carry), checkpoint, reverse, keeps_going)
+        traced = LoopStep(wording, step, specs)
+        self._program = _Program(wording, name, traced, len(carry), checkpoint, reverse, keeps_going)
 
     def __call__(
         self, carry: list[tf.Tensor], inputs: list[tf.Tensor], num_steps: int | tf.Tensor

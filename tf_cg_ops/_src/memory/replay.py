@@ -18,6 +18,7 @@ from tf_cg_ops._src.memory.forward_pass import ForwardPass, with_derivative_of
 from tf_cg_ops._src.memory.gradient_function import GradientFunction
 from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
+from tf_cg_ops._src.rewrite.traced_call import spec_of
 
 # Stateful ops that are safe to run again.
 _CHECKS = frozenset(["CheckNumerics", "CheckNumericsV2", "Print"])
@@ -44,7 +45,7 @@ class Replay:
             self._residuals, self._kept = self._find_residuals(keep)
             return [*self._outputs, *self._residuals, *self._kept]
 
-        self._forward = tf.function(forward, autograph=False).get_concrete_function(*map(_spec, inputs))
+        self._forward = tf.function(forward, autograph=False).get_concrete_function(*map(spec_of, inputs))
         position_of = {id(tensor): position for position, tensor in enumerate(self._inputs)}
         handle_of = {id(value): position_of[id(handle)] for handle, value in forward_pass.reads}
         self.reads = [handle_of.get(id(residual)) for residual in (*self._residuals, *self._kept)]
@@ -150,7 +151,7 @@ class Replay:
             by_value = [None if source is None else next(gradients) for source in sources]
             return by_value + [None] * len(self._kept)
 
-        specs = [_spec(tensor) for tensor in (*known, *self._kept, *targets)]
+        specs = [spec_of(tensor) for tensor in (*known, *self._kept, *targets)]
         return GradientFunction(tf.function(backward, autograph=False).get_concrete_function(*specs))
 
 
@@ -169,7 +170,3 @@ def _reads_state(op: Any) -> bool:
     # A CustomGradientRule returns its inputs; only its gradient reads the variables among them.
     is_stateful = op.op_def.is_stateful or any(tensor.dtype == tf.resource for tensor in op.inputs)
     return is_stateful and op.type not in _CHECKS and op.type != "CustomGradientRule"
-
-
-def _spec(tensor: Any) -> tf.TensorSpec:
-    return tf.TensorSpec(tensor.shape, tensor.dtype)

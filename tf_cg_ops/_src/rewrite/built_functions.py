@@ -36,8 +36,7 @@ _entry = functools.lru_cache(maxsize=128)(lambda key: _Entry())
 def find_or_build(key: Hashable, graph: Any, inputs: Sequence[tf.Tensor], build: Callable[[], Any]) -> Any:
     """Returns `build()`; in eager mode, what an earlier call built for the same key and an equal graph.
 
-    `inputs` are the tensors of the graph that are inputs of what is built. The rest of the graph must not take anything
-    from outside.
+    `inputs` are the tensors of the graph that are inputs of what is built: its arguments, and all that it captures.
     """
     if not tf.executing_eagerly():
         return build()

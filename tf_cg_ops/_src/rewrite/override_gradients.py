@@ -16,7 +16,7 @@ from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
 from tf_cg_ops._src.rewrite.overridden_op import attach_rule
 from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
 from tf_cg_ops._src.rewrite.rule_table import Key, Rule, RuleTable
-from tf_cg_ops._src.rewrite.traced_call import TracedCall, arrays_to_tensors, trace
+from tf_cg_ops._src.rewrite.traced_call import TracedCall, arrays_to_tensors, spec_of, trace
 
 _API = "override_gradients"
 _CALL = "Write override_gradients(f, {'Relu': rule})."
@@ -133,7 +133,7 @@ def _with_rules(table: RuleTable, place: str, graph: Any, inside: Sequence[tf.Te
         own.check_rules_reach(place, graph.outputs)
         return outputs
 
-    return trace(flat_function, [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inside])
+    return trace(flat_function, [spec_of(tensor) for tensor in inside])
 
 
 def _copied(copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor]:

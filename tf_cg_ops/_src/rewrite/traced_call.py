@@ -27,6 +27,11 @@ def trace(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Any:
         held.clear()
 
 
+def spec_of(tensor: Any) -> tf.TensorSpec:
+    """The spec of a tensor; for a handle, with the shape and dtype of its variable."""
+    return tensor.__tf_tracing_type__(None)
+
+
 @dataclasses.dataclass(frozen=True)
 class Outside:
     """What a traced graph takes from outside, in pairs of its tensor inside and the value or handle.
@@ -88,7 +93,7 @@ class TracedCall:
 
     def __init__(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         arguments = (list(args), kwargs)
-        specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in pytree.tensors_in(arguments)]
+        specs = [spec_of(tensor) for tensor in pytree.tensors_in(arguments)]
         # Layers of tf_keras ask whether AutoGraph may translate them.
         autograph = tf_internal.autograph_scope()
         self._value: Any = None
