@@ -401,6 +401,12 @@ def control_dependencies_added(graph: Any) -> Iterator[AutomaticControlDependenc
         graph._add_control_dependencies, graph.experimental_acd_manager = before
 
 
+# tf.function orders them when the trace is complete, the graph of a gradient or of TensorFlow 1 does not.
+def orders_side_effects(graph: Any) -> bool:
+    """Whether the stateful ops of a graph will run in the order in which they are created."""
+    return isinstance(graph, FuncGraph) and graph._add_control_dependencies
+
+
 # How TensorFlow decides which ops of a tf.function to order: not random numbers and collectives.
 def is_ordered(op: Any) -> bool:
     """Whether an op in a graph reads or writes anything besides its inputs and outputs."""

@@ -3,6 +3,8 @@
 Classes do not inherit `__doc__`, which documentation tools read, so each class sets it to its mixin's.
 """
 
+from typing import Any
+
 from tf_cg_ops._src.keras import keras_internal
 from tf_cg_ops._src.keras.keras2 import keras  # Importing the module registers the functions.
 from tf_cg_ops._src.keras.registration import PACKAGE
@@ -44,6 +46,16 @@ class Recompute(recompute.Recompute, keras.layers.Wrapper):
     __doc__ = recompute.Recompute.__doc__
 
     keras = keras
+
+    def build(self, input_shape: Any = None) -> None:
+        """Builds the layer, except a model, which its first call builds.
+
+        The `build` of a model calls it in another graph, where replicas of a strategy cannot be merged.
+        """
+        if isinstance(self.layer, keras.Model):
+            keras.layers.Layer.build(self, input_shape)
+        else:
+            super().build(input_shape)
 
 
 keras_internal.has_mask_of_call(Recompute)

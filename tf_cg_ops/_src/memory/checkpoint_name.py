@@ -70,12 +70,12 @@ def check_keep(keep: Any, api: str = "recompute_grad") -> Keep:
 
 
 def predicate(
-    keep: Keep, function: str, graph: tf.Graph, api: str = "recompute_grad"
+    keep: Keep, function: str, operations: Sequence[tf.Operation], api: str = "recompute_grad"
 ) -> Callable[[tf.Operation], bool]:
-    """The function that tells whether to keep the result of an op; ValueError if the graph lacks a name."""
+    """The function that tells whether to keep the result of an op; ValueError if no op has a name."""
     if callable(keep):
         return keep
-    names = {name for op in graph.get_operations() if (name := _name_of(op)) is not None}
+    names = {name for op in operations if (name := _name_of(op)) is not None}
     missing = [name for name in keep if name not in names]
     if missing:
         raise ValueError(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 import tensorflow as tf
@@ -126,7 +128,47 @@ def call_with_recomputation(
         captures = [*call.differentiable_captures, *(_read(handle, dtype) for handle, dtype in unreported)]
         return value, GradFn(grad_fn, captures, call.variables, takes_needed=True)
 
-    return call_with_gradient(function, args, kwargs, wording=wording, compute=with_grad_fn)
+    try:
+        return call_with_gradient(function, args, kwargs, wording=wording, compute=with_grad_fn)
+    except _MergesReplicasError:
+        warnings.warn(
+            f"{wording.api}: '{text.name_of(function)}' is not recomputed, because it merges the replicas of a "
+            "strategy, as an all_reduce or a synchronized batch normalization does. TensorFlow does not trace that. "
+            "Values and gradients are the same. Merge outside of the function to save memory.",
+            stacklevel=2,
+        )
+        return function(*args, **kwargs)
+
+
+class _MergesReplicasError(Exception):
+    """The traced function called `merge_call`, which only works in the graph of the replica."""
+
+
+@contextlib.contextmanager
+def _merges_noticed() -> Iterator[None]:
+    """A context for a trace, which ends with _MergesReplicasError if the strategy refuses to merge replicas there."""
+    replica = tf.distribute.get_replica_context() if tf.distribute.has_strategy() else None
+    if replica is None:
+        yield
+        return
+    merge_call, refused = replica.merge_call, []
+
+    def noticed(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return merge_call(*args, **kwargs)
+        except RuntimeError as error:
+            refused.append(error)
+            raise
+
+    replica.merge_call = noticed
+    try:
+        yield
+    except Exception as error:  # tf_keras raises a new one.
+        if refused:
+            raise _MergesReplicasError from error
+        raise
+    finally:
+        replica.merge_call = merge_call
 
 
 _thread = threading.local()
@@ -143,7 +185,8 @@ def _traced(
     """Traces a call, and computes it; returns its value, and what its gradient needs."""
     _thread.depth = getattr(_thread, "depth", 0) + 1
     try:
-        trace = TracedCall(function, args, kwargs)
+        with _merges_noticed():
+            trace = TracedCall(function, args, kwargs)
     finally:
         _thread.depth -= 1
     inside = [*trace.inputs, *trace.outside.inside]

@@ -39,16 +39,23 @@ class Replay:
         self._outputs: list[tf.Tensor] = []
 
         def forward(*values: tf.Tensor) -> list[tf.Tensor]:
-            copy = GraphCopy(zip(inputs, values, strict=True), forward_pass)
+            target = tf.compat.v1.get_default_graph()
+            num_operations = target.num_operations()
+            # tf.vectorized_map cannot convert an op that waits for the write of a variable.
+            is_ordered = tf_internal.orders_side_effects(target)
+            copy = GraphCopy(zip(inputs, values, strict=True), forward_pass, is_ordered=is_ordered)
             self._outputs = [tf.identity(output) for output in copy.outputs_of(graph)]
             self._inputs = list(values)
-            self._residuals, self._kept = self._find_residuals(keep)
+            self._residuals, self._kept = self._find_residuals(keep, target.get_operations()[num_operations:])
+            position_of = {id(tensor): position for position, tensor in enumerate(values)}
+            handle_of = {id(value): position_of[id(handle)] for handle, value in forward_pass.reads}
+            self.reads = [handle_of.get(id(residual)) for residual in (*self._residuals, *self._kept)]
             return [*self._outputs, *self._residuals, *self._kept]
 
-        self._forward = tf.function(forward, autograph=False).get_concrete_function(*map(spec_of, inputs))
-        position_of = {id(tensor): position for position, tensor in enumerate(self._inputs)}
-        handle_of = {id(value): position_of[id(handle)] for handle, value in forward_pass.reads}
-        self.reads = [handle_of.get(id(residual)) for residual in (*self._residuals, *self._kept)]
+        self._forward = forward
+        # Not in the graph of a function: tf.vectorized_map cannot convert a call that writes a variable.
+        if tf.executing_eagerly() or not tf.compat.v1.get_default_graph().building_function:
+            self._forward = tf.function(forward, autograph=False).get_concrete_function(*map(spec_of, inputs))
         self._backward: dict[tuple[bool, ...], GradientFunction] = {}
         self._lock = threading.Lock()
 
@@ -67,9 +74,11 @@ class Replay:
                 self._backward[key] = self._trace_backward(key)
         return self._backward[key](*values, *residuals, *dys)
 
-    def _find_residuals(self, keep: Keep) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    def _find_residuals(
+        self, keep: Keep, operations: Sequence[tf.Operation]
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """The results of stateful ops that the outputs depend on, and the values to keep."""
-        is_kept = checkpoint_name.predicate(keep, self._name, tf.compat.v1.get_default_graph(), self._api)
+        is_kept = checkpoint_name.predicate(keep, self._name, operations, self._api)
         residuals: list[tf.Tensor] = []
         kept: list[tf.Tensor] = []
         inputs = set(map(id, self._inputs))

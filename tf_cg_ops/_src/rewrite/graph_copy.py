@@ -25,6 +25,7 @@ class GraphCopy:
       values: Pairs of a tensor of the old graph and the tensor that replaces it. Copying stops at these.
       replace: Gives the new outputs of an op, or None to copy it.
       pure: Whether to leave out side effects, and the order of ops that have them.
+      is_ordered: Whether the default graph orders ops with side effects by itself, so that the order is not copied.
       around: The copy of the graph around this one. The gradient of an op can read its tensors.
     """
 
@@ -34,6 +35,7 @@ class GraphCopy:
         replace: Replace | None = None,
         pure: bool = False,
         around: "GraphCopy | None" = None,
+        is_ordered: bool = False,
     ) -> None:
         # By identity. The entry holds the old tensor, so that its id stays valid.
         self._values = {id(old): (old, new) for old, new in values}
@@ -42,6 +44,7 @@ class GraphCopy:
         self._operations: dict[int, tuple[Any, list[Any]]] = {}
         self.replace = replace
         self.pure = pure
+        self._is_ordered = pure or is_ordered
         self._around = around
 
     def outputs_of(self, graph: Any) -> list[Any]:
@@ -103,14 +106,15 @@ class GraphCopy:
         if all(output in self for output in op.outputs) and op.outputs:
             return []
         needed = [tensor.op for tensor in op.inputs if tensor not in self]
-        return needed if self.pure else needed + list(op.control_inputs)
+        return needed if self._is_ordered else needed + list(op.control_inputs)
 
     def _copy(self, op: Any) -> None:
         if op.outputs and all(output in self for output in op.outputs):
             self._operations[id(op)] = (op, [])
             return
         inputs = [self[tensor] for tensor in op.inputs]
-        waits = [new for old in op.control_inputs for new in self._operations.get(id(old), (None, []))[1]]
+        before = [] if self._is_ordered else op.control_inputs
+        waits = [new for old in before for new in self._operations.get(id(old), (None, []))[1]]
         with tf.control_dependencies(waits):
             outputs = self.replace(self, op, inputs) if self.replace else None
             if outputs is None:
