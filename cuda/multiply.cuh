@@ -92,11 +92,14 @@ inline __device__ void MultiplyItems(const Layout<I>& layout, const Element<T>* 
     I items[kUnroll];
     Offsets<I> offsets[kUnroll];
     Item operands[kUnroll];
-    // Threads without an item load the last one, which costs less than a condition.
+    const I first = tile + static_cast<I>(threadIdx.x);
+    if (first >= layout.output_items) return;
+    // A thread with fewer items loads its first one again, which costs less than a condition. Another thread may be
+    // writing any other item, because out can be an operand.
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      const I item = tile + u * kThreads + static_cast<I>(threadIdx.x);
-      items[u] = item < layout.output_items ? item : layout.output_items - 1;
+      const I item = first + u * kThreads;
+      items[u] = item < layout.output_items ? item : first;
     }
     FindOffsets(items, layout.steps, layout.output_loops, offsets);
 #pragma unroll

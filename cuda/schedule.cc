@@ -63,7 +63,7 @@ void VectorizeStep(const Loop& loop, int64_t vector_size, Step<int64_t>* step) {
            loop.out * vector_size};
 }
 
-// Whether the elements of operands and out, and so the vectors of out, are numbered in 32 bits.
+// Whether the elements of operands and out, and so the vectors of out, are numbered and counted in 31 bits.
 bool HasNarrowOffsets(const std::vector<Loop>& loops, int64_t outputs) {
   if (loops.size() > static_cast<size_t>(kMaxNarrowLoops)) return false;
   int64_t lhs = 0, rhs = 0, out = 0;
@@ -72,7 +72,7 @@ bool HasNarrowOffsets(const std::vector<Loop>& loops, int64_t outputs) {
     rhs += (loop.size - 1) * loop.rhs;
     out += (loop.size - 1) * loop.out;
   }
-  return std::max({lhs, rhs, out, outputs - 1}) <= kMaxNarrowIndex;
+  return std::max({lhs, rhs, out, outputs - 1}) < kMaxNarrowIndex;
 }
 
 void CutIntoParts(int64_t parts, Layout<int64_t>* layout) {

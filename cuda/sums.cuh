@@ -47,6 +47,8 @@ struct Trips {
 template <typename T, bool rhs_moves, bool has_one_loop>
 struct VectorReader {
   using Index = uint32_t;
+  // How many blocks of SumColumnsKernel must fit into a multiprocessor; 0 leaves it to the compiler.
+  static constexpr int kMinColumnBlocks = 0;
 
   // The columns of a thread, which are one vector; the last vector can be shorter.
   struct Columns {
@@ -128,6 +130,8 @@ template <typename T, typename I>
 struct ScalarReader {
   using Index = I;
   static constexpr int kSize = kVectorSize<T>;
+  // Leaves enough registers to have all loads of 16-bit elements in flight, which otherwise wait for each other.
+  static constexpr int kMinColumnBlocks = sizeof(T) == 2 ? 2 : 0;
 
   // The elements first, first + stride, ... of some loops, counted along the vectors. The last vector in a row can have
   // fewer elements than are counted.
@@ -379,7 +383,7 @@ inline __device__ void SumAcrossRows(S (&sums)[count], int lanes) {
 
 // Sums along columns: `lanes` threads read neighboring vectors of a row, the other threads read the rows below.
 template <typename T, typename Reader>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, Reader::kMinColumnBlocks)
     SumColumnsKernel(const __grid_constant__ Layout<typename Reader::Index> layout, const Element<T>* lhs,
                      const Element<T>* rhs, Element<T>* out, Sum<T>* scratch) {
   using I = typename Reader::Index;

@@ -376,6 +376,27 @@ def test_vectors_are_read_at_once(kernels):
             assert hot_loop(kernels[name])[1] == 2 * UNROLL
 
 
+def test_single_elements_of_columns_are_read_at_once(kernels):
+    """Without enough registers, the compiler would use one of them again, and wait for its load first."""
+    for dtype in ("Half", "BFloat16"):
+        function = kernels[f"SumColumnsKernel<{dtype}, ScalarReader<{dtype}, unsigned int>>"]
+        work = {"LDG": 2 * WORK[dtype][0], WORK[dtype][2]: WORK[dtype][0]}
+        begin, end = min(
+            (loop for loop in loops_of(function) if shortest_way(function, work, *loop)),
+            key=lambda loop: loop[1] - loop[0],
+        )
+        waits, loaded = [], set()
+        for address, text in function:
+            if begin <= address <= end:
+                opcode, _, operands = re.sub(r"^@!?U?P\d+ ", "", text).partition(" ")
+                registers = re.findall(r"\bR\d+\b", operands)
+                is_load = opcode.startswith("LDG")
+                waits.append("load" if is_load else "use" if loaded & set(registers) else "")
+                loaded |= {registers[0]} if is_load else set()
+        assert waits.count("load") == 2 * WORK[dtype][0]
+        assert "load" not in waits[waits.index("use") :], dtype
+
+
 def test_the_plain_product_is_as_short_as_one_written_by_hand(kernels):
     """For comparison: a kernel written only for float4, with 32-bit indices, has 88 instructions for one vector."""
     assert len(kernels["MultiplyFlatKernel<float, true>"]) <= 2 * 88

@@ -188,6 +188,34 @@ def test_indices_above_31_bits_take_64(shapes, narrow, wide):
     assert schedule.is_vectorized == (not wide.startswith("multiply"))
 
 
+@pytest.mark.parametrize(
+    ("shapes", "itemsize", "addresses", "narrow", "wide"),
+    [
+        (lambda n: [[n], [n], [n]], 2, (2, 0, 0), "multiply segments", "multiply scalar"),
+        (lambda n: [[n], [1], [n]], 4, (4, 0, 0), "multiply segments", "multiply scalar"),
+        (lambda n: [[n], [n], [n]], 8, (0, 0, 8), "multiply segments", "multiply scalar"),
+        (lambda n: [[n], [n], [1]], 2, (0, 0, 0), "sum rows", "sum rows"),
+    ],
+    ids=["same", "by scalar", "out", "sum"],
+)
+def test_counts_fit_into_31_bits_as_offsets_do(shapes, itemsize, addresses, narrow, wide):
+    """A thread counts what is left of a row, with a sign: 2^31 elements are one too many, though their offsets fit."""
+    for n, is_narrow in ((LIMIT - 1, True), (LIMIT, False), (LIMIT + 1, False)):
+        schedule = emulated_cuda.schedule(shapes(n), itemsize=itemsize, addresses=addresses)
+        assert (schedule.kernel, schedule.has_narrow_indices) == (narrow if is_narrow else wide, is_narrow)
+
+
+@pytest.mark.parametrize("order", range(3))
+@pytest.mark.parametrize("shapes", [[[9, 16], [1, 16]], [[7, 5], [1, 5]], [[7, 5], [7, 1]], [[600], [1]]], ids=str)
+def test_a_product_may_be_written_over_its_operand(shapes, order, dtype, rng):
+    """TensorFlow may pass an operand's memory as out. Threads without an element must not read what another one writes."""
+    lhs, rhs = (random_array(rng, shape, dtype) for shape in shapes)
+    expected, out = np.zeros_like(lhs), lhs.copy()
+    emulated_cuda.contract(lhs, rhs, expected)
+    emulated_cuda.contract(out, rhs, out, order=order)
+    np.testing.assert_array_equal(out.view(np.uint8), expected.view(np.uint8))
+
+
 def test_elements_counted_along_vectors_fit_into_31_bits():
     """A row of two elements counts as a vector of eight, where it is read element by element."""
     for n, is_narrow in ((LIMIT // 8 - 1, True), (LIMIT // 8, False)):

@@ -17,7 +17,7 @@
 #define __host__
 #define __shared__ static
 #define __grid_constant__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 #define __CUDA_ARCH_LIST__ 750, 800, 900
 #define CUDART_VERSION 13010
 

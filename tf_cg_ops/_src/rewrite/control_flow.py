@@ -43,11 +43,11 @@ def uses_of(tensor: Any, nested: bool = False) -> Iterator[tuple[Any, bool]]:
 def uses_by(op: Any, position: int, nested: bool = False) -> Iterator[tuple[Any, bool]]:
     """`uses_of` for the functions of a call, loop or conditional that gets the tensor as this input."""
     offset = 1 if op.type in CONDITIONALS else 0
-    for function in functions_of(op):
+    functions = functions_of(op)
+    for function in functions:
         yield from uses_of(function.inputs[position - offset], nested or op.type not in CALLS)
-        is_body = op.type in LOOPS and len(function.outputs) == len(function.inputs)
-        if is_body and position not in loop_invariant_inputs(function):
-            yield op, True
+    if op.type in LOOPS and position not in loop_invariant_inputs(functions[1]):
+        yield op, True
 
 
 def copy(
@@ -74,7 +74,18 @@ def copy(
     branches = [copied(branch) for branch in functions_of(op)]
     if "Case" in op.type:
         return tf.switch_case(inputs[0], branches)[1:]
-    return tf.cond(inputs[0], *branches)[1:]
+    return tf.cond(_truth(inputs[0], op.inputs[0]), *branches)[1:]
+
+
+def _truth(tensor: tf.Tensor, original: Any) -> tf.Tensor:
+    """What an op makes of the condition: it takes any tensor, TensorFlow's Python functions take a boolean."""
+    if not _is_boolean(original):
+        return tf.raw_ops.ToBool(input=tensor)
+    return tf.reshape(tensor, [])  # TensorFlow can know less about a copy.
+
+
+def _is_boolean(tensor: Any) -> bool:
+    return tensor.dtype == tf.bool and tensor.shape.rank == 0
 
 
 def loop_invariant_inputs(body: Any) -> list[int]:
@@ -85,7 +96,7 @@ def loop_invariant_inputs(body: Any) -> list[int]:
 
 
 def _source(tensor: Any) -> Any:
-    while tensor.op.type == "Identity":
+    while not isinstance(tensor, tf_internal.EagerTensor) and tensor.op.type == "Identity":
         tensor = tensor.op.inputs[0]
     return tensor
 
@@ -99,7 +110,8 @@ def _copy_loop(
     condition, body = functions_of(op)
     invariant = set(loop_invariant_inputs(body))
     varying = [i for i in range(len(inputs)) if i not in invariant]
-    counter = [] if iteration_scope is None else [tf.constant(0)]
+    # tf.while_loop needs a variable, and a loop that only writes variables of TensorFlow has none that varies.
+    counter = [tf.constant(0)] if iteration_scope or not varying else []
 
     def run(function: Any, loop_vars: Sequence[Any]) -> list[Any]:
         values = list(inputs)  # The body captures the ones that do not vary.
@@ -117,12 +129,12 @@ def _copy_loop(
         return [*(number + 1 for number in loop_vars[: len(counter)]), *(outputs[i] for i in varying)]
 
     outputs = tf.while_loop(
-        lambda *loop_vars: tf.reshape(run(condition, loop_vars)[0], []),
+        lambda *loop_vars: _truth(run(condition, loop_vars)[0], condition.outputs[0]),
         copied_body,
         [*counter, *(inputs[i] for i in varying)],
         shape_invariants=[*(number.shape for number in counter), *(body.inputs[i].shape for i in varying)],
         parallel_iterations=op.get_attr("parallel_iterations"),
-        maximum_iterations=_maximum_iterations(inputs[1]) if 1 in invariant else None,
+        maximum_iterations=_maximum_iterations(op, inputs),
     )
     results = list(inputs)
     for i, output in zip(varying, outputs[len(counter) :], strict=True):
@@ -130,11 +142,57 @@ def _copy_loop(
     return results
 
 
-def _maximum_iterations(tensor: tf.Tensor) -> Any:
-    """The second input of a loop that tf.while_loop made. XLA needs it to differentiate the loop."""
-    if tensor.dtype != tf.int32 or tensor.shape.rank != 0:
-        return None
-    value = tf.get_static_value(tensor)
-    if value is not None:
-        return int(value) if value >= 0 else None  # -1 stands for no maximum.
-    return tf.where(tensor < 0, tf.int32.max, tensor)
+def _maximum_iterations(op: Any, inputs: Sequence[Any]) -> Any:
+    """What the number of iterations cannot exceed; None if the loop does not say it. XLA needs it for gradients."""
+    for counter, limit in _counters(op):
+        if tf.get_static_value(inputs[counter]) == 0:
+            maximum = _largest_value(inputs[limit])
+            value = tf.get_static_value(maximum)
+            return maximum if value is None else int(value)
+    return None
+
+
+def _largest_value(tensor: Any) -> Any:
+    """The limit of a counter, such as the number of iterations for the loop of a gradient; else the tensor itself."""
+    source = _source(tensor)
+    if not isinstance(source, tf_internal.EagerTensor) and source.op.type in LOOPS:
+        inputs = source.op.inputs
+        for counter, limit in _counters(source.op):
+            if counter == source.value_index and tf.get_static_value(inputs[counter]) == 0:
+                return _largest_value(inputs[limit])
+    return tensor
+
+
+def _counters(op: Any) -> Iterator[tuple[int, int]]:
+    """The positions of loop variables that each iteration increments while they are less than an invariant input.
+
+    All loops of TensorFlow that have a maximum of iterations have one. The positions alone say nothing about the loops
+    of tf.raw_ops.
+    """
+    condition, body = functions_of(op)
+    if not _is_boolean(condition.outputs[0]):
+        return
+    positions = {id(tensor): i for i, tensor in enumerate(condition.inputs)}
+    invariant = loop_invariant_inputs(body)
+    for comparison in _conjunction(condition.outputs[0]):
+        if comparison.type == "Less" and all(t.dtype == tf.int32 and t.shape.rank == 0 for t in comparison.inputs):
+            counter, limit = (positions.get(id(_source(tensor))) for tensor in comparison.inputs)
+            if counter is not None and limit in invariant and _is_incremented(body, counter):
+                yield counter, limit
+
+
+def _conjunction(output: Any) -> Iterator[Any]:
+    """The ops all of which must give True for the output of a condition to be True."""
+    op = output.op
+    if op.type == "LogicalAnd":
+        yield from (inner for tensor in op.inputs for inner in _conjunction(tensor))
+    elif op.type in ("Identity", "Reshape", "Squeeze"):
+        yield from _conjunction(op.inputs[0])
+    else:
+        yield op
+
+
+def _is_incremented(body: Any, position: int) -> bool:
+    op = _source(body.outputs[position]).op
+    is_sum = op.type in ("Add", "AddV2") and _source(op.inputs[0]) is body.inputs[position]
+    return is_sum and tf.get_static_value(op.inputs[1]) == 1
