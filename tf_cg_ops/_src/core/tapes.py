@@ -81,6 +81,23 @@ def new_tapes_record() -> bool:
         return tf_internal.should_record_backprop([result])
 
 
+def tape_records_tangents(tensors: Sequence[tf.Tensor]) -> bool:
+    """Whether a GradientTape around a ForwardAccumulator records the tangents of what is computed from the Tensors."""
+    if not tf_internal.pack_tangents(tensors).tangents:
+        return False
+    result, tangent = tf.constant(0.0), tf.constant(0.0)
+
+    def backward(_: tf.Tensor) -> list[None]:
+        return [None] * len(tensors)
+
+    def tangents(*_: Any) -> list[tf.Tensor]:
+        tf_internal.record_operation("probe", [tangent], tensors, backward)
+        return [tangent]
+
+    tf_internal.record_operation("probe", [result], tensors, backward, tangents)
+    return tf_internal.should_record_backprop(tf_internal.pack_tangents([result]).tangents)
+
+
 @functools.cache
 def _probes() -> list[tf.Tensor]:
     """Two tensors that other tapes do not watch."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import pytree, text, tf_internal
+from tf_cg_ops._src.core import pytree, tapes, text, tf_internal
 from tf_cg_ops._src.custom_gradient.wording import Wording, without_gradient_function
 from tf_cg_ops._src.keras import dispatch
 from tf_cg_ops._src.memory.loop_step import LoopStep
@@ -179,6 +179,10 @@ class Loop:
         program, step = self._program, self._program.step
         values, handles = step.take_outside()
         arguments = carry, inputs, values, handles, num_steps
+        if tapes.tape_records_tangents([*carry, *inputs, *values]):
+            # TensorFlow loses derivatives of a loop's tangents, so its forward mode must not see the loop.
+            whole = program.recomputed(lambda *tensors: program.run(*tensors, handles, num_steps))
+            return whole(carry, inputs, values)
         if not tf.executing_eagerly():
             return program.run(*arguments)
         key = program.wording.api, program.checkpoint, program.reverse, program.num_carried, num_steps
@@ -220,15 +224,11 @@ class _Program:
             outputs, state = self.step([*carried[:num_carried], *inputs], carried[num_carried:], values, handles)
             return [*outputs[:num_carried], *state], outputs[num_carried:]
 
-        def recomputed(segment: Callable[..., Any]) -> Callable[..., Any]:
-            segment.__name__ = segment.__qualname__ = self.name  # For messages.
-            return lambda *args: call_with_recomputation(self.wording, (), segment, args, {})
-
         segments = Segments(
             run_step,
             num_steps,
             factors_of(num_steps, self.checkpoint),
-            recomputed,
+            self.recomputed,
             self.step.outputs[num_carried:],
             self.keeps_going,
             self.reverse,
@@ -236,6 +236,11 @@ class _Program:
         carried, outputs = segments.run([*carry, *self.step.state(values)], inputs, values)
         with tf.control_dependencies(self.step.assign(carried[num_carried:], handles)):
             return [tf.identity(value) for value in carried[:num_carried]], outputs
+
+    def recomputed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, with a gradient that runs it again."""
+        function.__name__ = function.__qualname__ = self.name  # For messages.
+        return lambda *args: call_with_recomputation(self.wording, (), function, args, {})
 
 
 def translated(function: Callable[..., Any]) -> Callable[..., Any]:
