@@ -4,6 +4,7 @@ import copy
 import functools
 import inspect
 import pickle
+import re
 
 import cloudpickle
 import numpy as np
@@ -140,8 +141,6 @@ def test_a_local_function_is_copied_as_it_is():
 
 def test_a_function_without_a_name_is_pickled_where_its_function_can_be():
     local = cg.custom_gradient(lambda x: (tf.identity(x), lambda dy: 3.0 * dy))
-    with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):
-        pickle.dumps(local)
     assert gradient(cloudpickle.loads(cloudpickle.dumps(local))) == [3.0, 30.0]
 
 
@@ -194,13 +193,21 @@ def test_the_decorated_function_has_the_attributes_of_the_function():
     assert cg.recompute_grad(f).author == "me"
 
 
-def test_a_function_that_no_module_has_cannot_be_pickled_by_name():
-    message = (
-        r"^straight_through: 'sign' cannot be pickled because the module 'tensorflow\.python\.ops\.math_ops' has another "
-        r"object, or none, under this name\. Decorate a function at the top level of a module, or use cloudpickle\.$"
+@pytest.mark.parametrize(
+    ("decorated", "name", "module"),
+    [
+        (cg.straight_through(tf.sign), "sign (straight_through)", "tensorflow.python.ops.math_ops"),
+        (cg.custom_gradient(lambda x: (x, lambda dy: dy)), "<lambda> (custom_gradient)", __name__),
+        (cg.recompute_grad(cg.custom_gradient(sine)), "sine (recompute_grad)", __name__),
+    ],
+)
+def test_a_function_that_no_module_has_cannot_be_pickled_by_name(decorated, name, module):
+    shown = f"{name}, which has no name in its module: decorate a function at the top level, or use cloudpickle,"
+    with pytest.raises(pickle.PicklingError) as error:
+        pickle.dumps(decorated)
+    assert re.sub(" at 0x[0-9a-f]+", "", str(error.value)) == (
+        f"Can't pickle <function {shown}>: attribute lookup {shown} on {module} failed"
     )
-    with pytest.raises(pickle.PicklingError, match=message):
-        pickle.dumps(cg.straight_through(tf.sign))
 
 
 PROGRAM = """

@@ -15,6 +15,8 @@ from tf_cg_ops._src.custom_gradient import answers
 from tf_cg_ops._src.custom_gradient.wording import Wording
 
 _NUMBERS = (bool, int, np.ndarray, np.generic)
+# What a method does not have as its first argument.
+_NOT_OBJECTS = (*_NUMBERS, float, complex, str, bytes, type(None), tf.Tensor)
 
 
 def takes_variables(wording: Wording, grad_fn: Callable[..., Any]) -> bool:
@@ -103,7 +105,7 @@ class GradientChecks:
             entries = []
         else:
             entries = answers.flat_entries(self._subject, answer, self.arguments, self.wording.names_keywords)
-        if self._leaves_out_self(entries):
+        if self._leaves_out_first(entries):
             entries = [None, *entries]
         if len(entries) < len(self.inputs) and not any(self.inputs[len(entries) :]):
             # For example training=True and name=None: a tf.function passes keywords and defaults by position.
@@ -112,12 +114,12 @@ class GradientChecks:
             raise self._wrong_number(len(entries))
         return entries
 
-    def _leaves_out_self(self, entries: list[Any]) -> bool:
-        """Whether the first argument is an object `self` or `cls` that the entries leave out.
+    def _leaves_out_first(self, entries: list[Any]) -> bool:
+        """Whether the entries only fit without the first argument, an object without Tensors.
 
-        Then the decorated function does not know that it is a method, as in `types.MethodType(decorated, instance)`.
+        `types.MethodType(decorated, instance)`, a property and the classmethod of Python 3.13 pass it like this.
         """
-        if not self.inputs or self.inputs[0] or self.arguments.names[0] not in ("self", "cls"):
+        if not self.inputs or self.inputs[0] or isinstance(self.arguments.values[0], _NOT_OBJECTS):
             return False
         can_leave_out, can_include = self._fit(entries, 1), self._fit(entries, 0)
         if can_leave_out and can_include and any(entry is not None for entry in entries):

@@ -15,7 +15,7 @@ from tf_cg_ops._src.core.signature import arguments_by_name, check_argument_name
 from tf_cg_ops._src.core.types import P, R, Structure
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
 from tf_cg_ops._src.custom_gradient.checks import can_cast, to_tensor
-from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, check_saved_orders
+from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, check_saved_orders, not_a_function
 from tf_cg_ops._src.custom_gradient.wording import Wording, how_to_cast
 from tf_cg_ops._src.keras import registration
 
@@ -133,55 +133,67 @@ def custom_jvp(
     saved_orders = check_saved_orders(_API, saved_orders)
     if f is None:
         return functools.partial(custom_jvp, nondiff_argnames=nondiff_argnames, saved_orders=saved_orders)
-    return CustomJvp(f, nondiff_argnames, saved_orders)
+    inside = getattr(f, "__func__", f) if isinstance(f, (classmethod, staticmethod)) else f
+    if not callable(inside):
+        raise not_a_function(_API, inside)
+    names = check_argument_names(_API, inside, nondiff_argnames, _SET_THE_RULE)
+    return CustomJvp(_API, f, _Call(inside, names, saved_orders))
 
 
 class CustomJvp(CustomGradient):
     """A function that `custom_jvp` decorated."""
 
-    def __init__(
-        self, function: Callable[..., Any], nondiff_argnames: Collection[str], saved_orders: int | None
-    ) -> None:
-        super().__init__(_API, function, self._call)
-        self._nondiff_argnames = check_argument_names(_API, function, nondiff_argnames, _SET_THE_RULE)
-        self._saved_orders = saved_orders
-        self._rule: Callable[..., Any] | None = None
-
-    @property
-    def _variable(self) -> str:
-        """The name of the function in the user's program; "f" for a lambda, which has none."""
-        return self.__name__ if self.__name__.isidentifier() else "f"
-
     @tf_internal.autograph_artifact
     def defjvp(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         """Sets the tangent rule and returns it."""
+        call: _Call = self.__tf_cg_ops__().run
         if not callable(rule):
             raise TypeError(
                 f"{_API}: the tangent rule of '{text.name_of(self)}' must be a function, got "
-                f"{text.describe_type(rule)}. Write @{self._variable}.defjvp above rule(primals, tangents)."
+                f"{text.describe_type(rule)}. Write @{call.variable}.defjvp above rule(primals, tangents)."
             )
-        self._rule = rule
+        call.rule = rule
         return rule
 
     def defjvps(self, *rules: Any) -> None:
         """Raises TypeError, because JAX's function of this name takes one rule for each argument."""
+        variable = self.__tf_cg_ops__().run.variable
         raise TypeError(
             f"{_API}: '{text.name_of(self)}' takes one rule for all arguments, unlike the defjvps of JAX. Write "
-            f"@{self._variable}.defjvp above rule(primals, tangents), which returns the value and the sum of the parts."
+            f"@{variable}.defjvp above rule(primals, tangents), which returns the value and the sum of the parts."
         )
 
-    def _call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        if self._rule is None:
+
+@dataclasses.dataclass(eq=False)
+class _Call:
+    """Calls a decorated function or method with its rule."""
+
+    function: Callable[..., Any]
+    nondiff_argnames: tuple[str, ...]
+    saved_orders: int | None
+    rule: Callable[..., Any] | None = None
+
+    @property
+    def variable(self) -> str:
+        """The name of the function in the user's program; "f" for a lambda, which has none."""
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        return name if name.isidentifier() else "f"
+
+    def __call__(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if self.rule is None:
             name = text.name_of(function)
             raise TypeError(
-                f"{_API}: '{name}' has no tangent rule. Before the first call, write @{self._variable}.defjvp above "
+                f"{_API}: '{name}' has no tangent rule. Before the first call, write @{self.variable}.defjvp above "
                 "rule(primals, tangents)."
             )
-        rule = self._rule
-        if isinstance(function, types.MethodType) and not isinstance(self._function, types.MethodType):
+        rule = self.rule
+        if function is not self.function and isinstance(function, types.MethodType):
             rule = types.MethodType(rule, function.__self__)
-        nondiff = arguments_by_name(_API, function, args, kwargs, self._nondiff_argnames)
-        arguments = pytree.flatten_arguments(_API, function, args, kwargs, self._nondiff_argnames).arguments
+        elif args and not tf.is_tensor(args[0]) and self._takes_self(rule):
+            rule = types.MethodType(rule, args[0])
+            function, args = types.MethodType(function, args[0]), args[1:]
+        nondiff = arguments_by_name(_API, function, args, kwargs, self.nondiff_argnames)
+        arguments = pytree.flatten_arguments(_API, function, args, kwargs, self.nondiff_argnames).arguments
         primals = tuple(argument.value for argument in pytree.spread(arguments))
 
         def compute(*args: Any, **kwargs: Any) -> Any:
@@ -195,9 +207,18 @@ class CustomJvp(CustomGradient):
             kwargs,
             wording=_WORDING,
             compute=compute,
-            nondiff_argnames=self._nondiff_argnames,
-            saved_orders=self._saved_orders,
+            nondiff_argnames=self.nondiff_argnames,
+            saved_orders=self.saved_orders,
         )
+
+    def _takes_self(self, rule: Callable[..., Any]) -> bool:
+        """Whether the rule only takes primals and tangents with an instance before them.
+
+        The caller has bound the instance, as `types.MethodType` and the classmethod of Python 3.13 do.
+        """
+        nondiff = dict.fromkeys(self.nondiff_argnames)
+        too_few, fitting = (mismatched_signature(rule, (None,) * number, nondiff) for number in (2, 3))
+        return too_few is not None and fitting is None
 
 
 registration.classes.append(CustomJvp)

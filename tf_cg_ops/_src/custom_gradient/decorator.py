@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import functools
 import inspect
-import pickle
 import sys
 import types
 import weakref
 from collections.abc import Callable
 from typing import Any, overload
-
-import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, pytree, text, tf_internal
 from tf_cg_ops._src.core.types import P, R, Structure
@@ -109,7 +106,7 @@ def custom_gradient(
     saved_orders = check_saved_orders("custom_gradient", saved_orders)
     if f is None:
         return functools.partial(custom_gradient, saved_orders=saved_orders)
-    if not callable(f):
+    if not callable(getattr(f, "__func__", f)):  # A classmethod is not callable.
         raise not_a_function("custom_gradient", f, f"{_DECORATES} {_FOR_VALUES}.")
     run = (
         call_with_gradient if saved_orders is None else functools.partial(call_with_gradient, saved_orders=saved_orders)
@@ -134,111 +131,116 @@ def not_a_function(api: str, value: Any, advice: str = _PASS_THE_FUNCTION) -> Ty
     return TypeError(f"{api}: the argument must be a function, got {text.describe_type(value)}. {advice}")
 
 
+# The attribute of decorated functions that names their Decoration; picklers look there, too.
+_RECORD = "__tf_cg_ops__"
+
+
+@dataclasses.dataclass(eq=False)
+class Decoration:
+    """What a decorator knows: its name, the user's function, and `run(function, args, kwargs)`, which calls it.
+
+    With the options, if a file can hold them, the API can make the same function again. `owners` are the classes that
+    were defined with it as a method, and `place` is the module and the name under which it can be found.
+    """
+
+    api: str
+    function: Callable[..., Any]
+    run: Callable[..., Any]
+    options: dict[str, Any] | None
+    place: tuple[str, str]
+    owners: tuple[type, ...] = ()
+
+    def call(self, decorated: Any, function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+        """Calls the function, or the method that it is of an instance; `decorated` is what a functional model keeps."""
+        statuses = tf_internal.autograph_statuses()
+        statuses.append(tf_internal.NOT_TRANSLATED)
+        try:
+            if kwargs or not pytree.are_eager_tensors(args):
+                package = dispatch.package_of_keras_tensors((*args, *kwargs.values()))
+                if package:
+                    return dispatch.call_symbolically(package, decorated, args, kwargs)
+            return self.run(function, args, kwargs)
+        finally:
+            statuses.pop()
+
+
 # Otherwise AutoGraph would follow __wrapped__ and call the function without its gradient.
 @tf_internal.autograph_artifact
 class CustomGradient:
-    """A decorated function or method, which calls `run(function, args, kwargs)`.
+    """A decorated function. Its `__dict__` belongs to the user; its Decoration is in a slot, which nothing copies."""
 
-    With the options, if a file can hold them, the API can make the same function again.
-    """
+    __slots__ = ("__dict__", "__method", "__tf_cg_ops__", "__weakref__")
+    __method: _Method
+
+    def __new__(cls, api: str, function: Any, *args: Any, **kwargs: Any) -> Any:
+        """Decorates what a classmethod or staticmethod calls: the other order of the decorators means the same."""
+        if isinstance(function, (classmethod, staticmethod)):
+            return type(function)(cls(api, function.__func__, *args, **kwargs))
+        return object.__new__(cls)
 
     def __init__(
         self, api: str, function: Callable[..., Any], run: Callable[..., Any], options: dict[str, Any] | None = None
     ) -> None:
         if not callable(function):
             raise not_a_function(api, function)
-        self._wrap(function)
-        self.api = api
-        self.options = options
-        self._run = run
-        self._unbound: CustomGradient | None = None  # The decorated function of a bound method.
-        self._attributes = {self.__name__}  # Its names in classes.
 
-    def _wrap(self, function: Callable[..., Any]) -> None:
+        def record() -> Decoration:
+            return decoration
+
+        # Without globals, all of which dill would store.
+        record = types.FunctionType(record.__code__, {}, _RECORD, None, record.__closure__)
+        self.__tf_cg_ops__ = record
+        self.__dict__ = record.__dict__  # A pickler that stores the record by its code stores the attributes with it.
+        if isinstance(function, (types.FunctionType, types.MethodType, CustomGradient)):
+            # TensorFlow's own attributes, such as the dispatcher of an op, belong to the function.
+            kept = (name for name in vars(function) if not name.startswith("_tf_") and not hasattr(type(self), name))
+            vars(self).update({name: vars(function)[name] for name in kept})
         # A functools.partial, for example, has no name.
-        self.__name__ = type(function).__name__
-        self.__qualname__ = type(function).__qualname__
+        self.__name__, self.__qualname__ = type(function).__name__, type(function).__qualname__
         functools.update_wrapper(self, function, updated=())
-        # TensorFlow's own attributes, such as the dispatcher of an op, belong to the function and cannot be pickled.
-        own = {k: v for k, v in getattr(function, "__dict__", {}).items() if not k.startswith(("_tf_", "__"))}
-        if isinstance(function, (types.FunctionType, types.MethodType)):
-            self.__dict__.update(own)
-        with contextlib.suppress(TypeError, ValueError):  # Some callables written in C have no signature.
-            self.__signature__ = inspect.signature(function)
-        self._function = function
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._attributes.add(name)
-
-    def __get__(self, instance: Any, owner: type | None = None) -> CustomGradient:
-        """Binds a method, so that `self` is not an argument with a gradient."""
-        if instance is None or self._unbound is not None or not hasattr(self._function, "__get__"):
-            return self
-        bound = object.__new__(type(self))
-        vars(bound).update(vars(self))
-        bound._wrap(self._function.__get__(instance, owner))
-        bound._unbound = self
-        return bound
-
-    def __eq__(self, other: object) -> bool:
-        """Bound methods are equal if function and instance are the same, as in Python."""
-        if self._unbound is None or not isinstance(other, CustomGradient) or other._unbound is None:
-            return self is other
-        return self._unbound is other._unbound and self._instance() is other._instance()
-
-    def __hash__(self) -> int:
-        """Equal bound methods have equal hashes."""
-        return object.__hash__(self) if self._unbound is None else hash((id(self._unbound), id(self._instance())))
-
-    def _instance(self) -> Any:
-        return getattr(self._function, "__self__", self._function)
-
-    def _is_method_of(self, first: Any) -> bool:
-        """Whether this method was called as `Base.method(self)`, so that the first argument is its `self` or `cls`.
-
-        Properties call what they decorate like this, and since Python 3.13 a classmethod does, too.
-        """
-        if isinstance(first, tf.Tensor) or self._unbound is not None or not hasattr(self._function, "__get__"):
-            return False
-        namespaces = [vars(base) for base in type(first).__mro__]
-        if isinstance(first, type):
-            namespaces += [vars(base) for base in first.__mro__]
-        found = [space[name] for space in namespaces for name in self._attributes if name in space]
-        # A classmethod, a property, a cached_property and a partialmethod hold the function that they call.
-        held = [getattr(attribute, name, None) for attribute in found for name in ("__func__", "fget", "func")]
-        return any(self is function for function in (*found, *held))
+        decoration = Decoration(api, function, run, options, (self.__module__, self.__qualname__))
 
     @tf_internal.autograph_artifact
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        statuses = tf_internal.autograph_statuses()
-        statuses.append(tf_internal.NOT_TRANSLATED)
-        try:
-            if kwargs or not pytree.are_eager_tensors(args):
-                if args and self._is_method_of(args[0]):
-                    return self.__get__(args[0], type(args[0]))(*args[1:], **kwargs)
-                package = dispatch.package_of_keras_tensors((*args, *kwargs.values()))
-                if package:
-                    return dispatch.call_symbolically(package, self, args, kwargs)
-            return self._run(self._function, args, kwargs)
-        finally:
-            statuses.pop()
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        decoration = self.__tf_cg_ops__()
+        if decoration.owners and args and isinstance(args[0], decoration.owners):  # Base.method(self, x)
+            return self.__get__(args[0])(*args[1:], **kwargs)
+        return decoration.call(self, decoration.function, args, kwargs)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickles by name, like a function; by value if the name is not found and the pickler can do that."""
-        instance = getattr(self._function, "__self__", None)
-        if isinstance(self._function, types.MethodType) and type(getattr(instance, self.__name__, None)) is type(self):
-            return getattr, (instance, self.__name__)
-        by_value = _stores_programs_by_value()
-        if _has_its_name(self, self) and not (by_value and self.__module__ == "__main__"):
-            return self.__qualname__
-        is_lost = isinstance(self._function, types.FunctionType) and not _has_its_name(self._function, self._function)
-        if not by_value and (is_lost or "<locals>" in getattr(self._run, "__qualname__", "")):
-            raise pickle.PicklingError(
-                f"{self.api}: '{self.__qualname__}' cannot be pickled because the module {self.__module__!r} has "
-                "another object, or none, under this name. Decorate a function at the top level of a module, or use "
-                "cloudpickle."
-            )
-        return super().__reduce_ex__(protocol)
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Binds a method, so that `self` is not an argument with a gradient."""
+        if instance is None or not hasattr(self.__tf_cg_ops__().function, "__get__"):
+            return self
+        return types.MethodType(self.__as_method__, instance)
+
+    @property
+    def __as_method__(self) -> _Method:
+        """The function of the bound methods. There is only one, so that they are equal as in Python."""
+        try:
+            return self.__method
+        except AttributeError:
+            self.__method = _Method(self)
+            return self.__method
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        decoration = self.__tf_cg_ops__()
+        if decoration is None:  # dill makes the class again before it restores the record, which has the class already.
+            return
+        if not decoration.owners:
+            decoration.place = owner.__module__, f"{owner.__qualname__}.{name}"
+        decoration.owners += (owner,)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self.__tf_cg_ops__().function)
+
+    @property
+    def __original_wrapped__(self) -> Callable[..., Any]:
+        """The name that TensorFlow's decorators have for `__wrapped__`."""
+        return self.__tf_cg_ops__().function
+
+    def __repr__(self) -> str:
+        return f"<{self.__tf_cg_ops__().api} of {self.__qualname__} at {id(self):#x}>"
 
     def __tf_tracing_type__(self, context: Any) -> Any:
         """Makes a tf.function compare arguments by identity, not by the function in __wrapped__."""
@@ -252,6 +254,22 @@ class CustomGradient:
         """Returns itself, like a function."""
         return self
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickles like a function: each pickler decides whether it stores the name of the record, or its code."""
+        record, decoration = self.__tf_cg_ops__, self.__tf_cg_ops__()
+        module, name = decoration.place
+        has_name = _find(module, name) is self
+        if has_name and protocol < 4:  # Which cannot store the names of attributes.
+            return name
+        if not has_name and not isinstance(decoration.function, (types.FunctionType, CustomGradient)):
+            # A functools.partial, or a bound method: Python pickles it by its contents.
+            return type(self), (decoration.api, decoration.function, decoration.run, decoration.options)
+        # Python's error for a function without a name shows the name of the record.
+        advice = "which has no name in its module: decorate a function at the top level, or use cloudpickle"
+        record.__module__ = module
+        record.__qualname__ = f"{name}.{_RECORD}" if has_name else f"{text.name_of(self)} ({decoration.api}), {advice},"
+        return _with_record, (type(self), record)
+
     def get_config(self) -> dict[str, Any]:
         """The config that Keras saves, for example for the activation of a layer."""
         return registration.function_config(self)
@@ -262,26 +280,60 @@ class CustomGradient:
         return registration.function_from_config(config)
 
 
-def _has_its_name(function: Any, wanted: Any) -> bool:
-    """Whether the module of the function has the object under the function's name."""
-    found = sys.modules.get(function.__module__)
-    for name in function.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is wanted
+@tf_internal.autograph_artifact
+class _Method:
+    """The function of bound methods, which Python calls with the instance."""
+
+    __slots__ = ("__decorated", "__dict__", "__weakref__")
+
+    def __init__(self, decorated: CustomGradient) -> None:
+        self.__decorated = decorated
+        functools.update_wrapper(self, decorated, updated=())
+        del self.__wrapped__  # A tf.function would take this function, without the instance, for an argument.
+        # Python pickles bound methods by the name of the attribute.
+        self.__name__ = decorated.__tf_cg_ops__().place[1].rpartition(".")[2]
+
+    @tf_internal.autograph_artifact
+    def __call__(self, instance: Any, /, *args: Any, **kwargs: Any) -> Any:
+        decoration = self.__decorated.__tf_cg_ops__()
+        function = decoration.function.__get__(instance, type(instance))
+        return decoration.call(types.MethodType(self, instance), function, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("__wrapped__", "__tf_tracing_type__"):
+            raise AttributeError(name)
+        return getattr(self.__decorated, name)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return self.__decorated.__signature__
+
+    def __reduce__(self) -> Any:
+        return getattr, (self.__decorated, "__as_method__")
 
 
-def _stores_programs_by_value() -> bool:
-    """Whether the current pickler stores functions of `__main__` by value, for processes that do not have them.
+def is_decorated(function: Any) -> bool:
+    """Whether this is a decorated function or one of its bound methods."""
+    return isinstance(getattr(function, "__func__", function), (CustomGradient, _Method))
 
-    An object does not learn which pickler stores it, so this looks at the stack.
-    """
-    frame = sys._getframe()
-    while frame is not None:
-        module = frame.f_globals.get("__name__", "").split(".")
-        if not {"cloudpickle", "cloudpickle_fast", "dill", "_dill"}.isdisjoint(module):
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
+
+def _find(module: str, name: str) -> Any:
+    """What a module has under a name with dots."""
+    found = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _with_record(cls: type[CustomGradient], record: Any) -> CustomGradient:
+    """The decorated function of a module, if a pickle has its record by name, or else a new one."""
+    found = _find(record.__module__, record.__qualname__.removesuffix(f".{_RECORD}"))
+    if type(found) is cls and found.__tf_cg_ops__ is record:
+        return found
+    # A function whose own code calls it is found in its record: pickle sets that record's contents later.
+    decorated = object.__new__(cls)
+    decorated.__tf_cg_ops__, decorated.__dict__ = record, record.__dict__
+    return decorated
 
 
 registration.classes.append(CustomGradient)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tf_cg_ops._src.core import convert, library, python_op, slices, tf_internal
 from tf_cg_ops._src.core.signature import arguments_by_name, bind
 from tf_cg_ops._src.custom_gradient.checks import can_cast
-from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
+from tf_cg_ops._src.custom_gradient.decorator import is_decorated
 from tf_cg_ops._src.custom_gradient.graph_rule import attach
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.external import residuals
@@ -24,7 +24,7 @@ ADVICE = "Build the model from its Python code here, and load its weights."  # F
 
 def is_of_tensors(function: Callable[..., Any]) -> bool:
     """Whether a `vjp` computes with Tensors and has a derivative itself."""
-    return isinstance(function, (CustomGradient, tf.types.experimental.PolymorphicFunction))
+    return is_decorated(function) or isinstance(function, tf.types.experimental.PolymorphicFunction)
 
 
 def call_with_adjoint(call: AdjointCall, tensors: Sequence[tf.Tensor]) -> Any:

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tf_cg_ops._src.core import text
 from tf_cg_ops._src.keras import serialization
 from tf_cg_ops._src.keras.dispatch import package_of_keras_tensors
-from tf_cg_ops._src.keras.registration import function_config, function_from_config
+from tf_cg_ops._src.keras.registration import api_of, function_config, function_from_config
 
 
 class FunctionCall:
@@ -68,7 +68,7 @@ class FunctionCall:
         results = []
         traced = tf.function(lambda tensors: results.append(self.call(tensors)), autograph=False)
         graph = traced.get_concrete_function(specs).graph
-        api = getattr(self._function, "api", self._function.__name__)
+        api = api_of(self._function)
         function = unqualified_name(self._function)
         variables = text.quoted(variable.name for variable in graph.trainable_variables)
         if variables:

@@ -43,6 +43,18 @@ def _loaded_kerases() -> list[Any]:
     return [_keras_of(module) for module in loaded_modules()]
 
 
+def decoration_of(function: Callable[..., Any]) -> Any:
+    """The `custom_gradient.decorator.Decoration` of a decorated function or method; None for other functions."""
+    record = getattr(function, "__tf_cg_ops__", None)
+    return None if record is None else record()
+
+
+def api_of(function: Callable[..., Any]) -> str:
+    """The decorator of a function, or else the function itself, which is one of the library."""
+    decoration = decoration_of(function)
+    return decoration.api if decoration else function.__name__
+
+
 def function_config(function: Callable[..., Any]) -> dict[str, Any]:
     """What to save for a decorated function: its registered name, or else its own name.
 
@@ -53,17 +65,18 @@ def function_config(function: Callable[..., Any]) -> dict[str, Any]:
     name = next((name for name in names if name != python_name), python_name)
     if name != python_name:
         return {"function": name}
-    inside = getattr(function, "_function", function)
+    decoration = decoration_of(function)
+    inside = decoration.function if decoration else function
     package, public_name = _public_name(inside)
-    options = getattr(function, "options", None)
+    options = decoration.options if decoration else None
     if public_name and (inside is function or options is not None):
-        decorator = {} if inside is function else {"decorator": getattr(function, "api", ""), "options": options}
+        decorator = {} if inside is function else {"decorator": api_of(function), "options": options}
         of_keras = {} if package == "tf" else {"package": package}
         return {"function": name, "recipe": {"of": public_name, **of_keras, **decorator}}
     if public_name:
         inside_name = f"{package}.{public_name}"
         raise ValueError(
-            f"{getattr(function, 'api', '')}: Keras could not find this decorated {inside_name} again to load it. Call "
+            f"{api_of(function)}: Keras could not find this decorated {inside_name} again to load it. Call "
             f"{inside_name} in a function of your own, decorate that, and register it with "
             "@keras.saving.register_keras_serializable() on top."
         )
