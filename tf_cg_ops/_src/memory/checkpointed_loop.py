@@ -181,7 +181,9 @@ class Loop:
         arguments = carry, inputs, values, handles, num_steps
         if tapes.tape_records_tangents([*carry, *inputs, *values]):
             # TensorFlow loses derivatives of a loop's tangents, so its forward mode must not see the loop.
-            whole = program.recomputed(lambda *tensors: program.run(*tensors, handles, num_steps))
+            whole = program.recomputed(
+                lambda carry, inputs, values: program.run(carry, inputs, values, handles, num_steps)
+            )
             return whole(carry, inputs, values)
         if not tf.executing_eagerly():
             return program.run(*arguments)

@@ -40,6 +40,7 @@ class Replay:
 
         def forward(*values: tf.Tensor) -> list[tf.Tensor]:
             target = tf.compat.v1.get_default_graph()
+            values = tuple(tf_internal.capture(target, value) for value in values)
             num_operations = target.num_operations()
             # tf.vectorized_map cannot convert an op that waits for the write of a variable.
             is_ordered = tf_internal.orders_side_effects(target)

@@ -1,0 +1,267 @@
+"""In eager mode Python is read at each call, as in plain eager code, and nothing of a call is kept.
+
+What was built for a graph is found again for an equal graph, whatever objects its function reads.
+"""
+
+import functools
+import gc
+import threading
+import types
+import typing
+import weakref
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.memory import replay
+from tf_cg_ops._src.rewrite import built_functions
+
+from ..support.modes import assert_all_close
+
+X, DY = tf.constant([0.5, 2.0, -1.5]), tf.constant([3.0, 10.0, -7.0])
+scale = 2.0
+shared = types.SimpleNamespace()
+
+
+def by_global(state, x):
+    return scale * x
+
+
+def by_helper(state, x):
+    return shared.state.w * x
+
+
+class Slotted:
+    __slots__ = ("w",)
+
+    def __init__(self, w):
+        self.w = w
+
+    def method(self, x):
+        return self.w * x
+
+
+class Named(typing.NamedTuple):
+    w: typing.Any
+
+    def method(self, x):
+        return self.w * x
+
+
+# For each kind of state: what the function computes, the state, and what changes it.
+STATES = {
+    "a global number": (by_global, dict, lambda s: globals().update(scale=3.0)),
+    "a number of an object": (
+        lambda s, x: x**2 / s.tau,
+        lambda: types.SimpleNamespace(tau=2.0),
+        lambda s: setattr(s, "tau", 0.5),
+    ),
+    "a bool of an object": (
+        lambda s, x: 5.0 * x if s.training else x**3,
+        lambda: types.SimpleNamespace(training=True),
+        lambda s: setattr(s, "training", False),
+    ),
+    "a Tensor of an object": (
+        lambda s, x: s.w * tf.sin(x),
+        lambda: types.SimpleNamespace(w=tf.constant([2.0, 3.0, 4.0])),
+        lambda s: setattr(s, "w", tf.constant([7.0, 8.0, 9.0])),
+    ),
+    "a variable of an object": (
+        lambda s, x: s.w * tf.sin(x),
+        lambda: types.SimpleNamespace(w=tf.Variable(2.0)),
+        lambda s: setattr(s, "w", tf.Variable(5.0)),
+    ),
+    "a variable that gets a value": (
+        lambda s, x: s[0] * tf.sin(x),
+        lambda: [tf.Variable(2.0)],
+        lambda s: s[0].assign(5.0),
+    ),
+    "a dict of dicts": (
+        lambda s, x: s["a"]["b"] * x,
+        lambda: {"a": {"b": tf.constant(2.0)}},
+        lambda s: s["a"].update(b=tf.constant(-4.0)),
+    ),
+    "a NumPy buffer": (lambda s, x: s * x, lambda: np.array([1.0, 2.0, 3.0], np.float32), lambda s: s.fill(9.0)),
+    "a helper of the module": (
+        by_helper,
+        lambda: shared.__dict__.setdefault("state", types.SimpleNamespace(w=tf.constant(2.0))),
+        lambda s: setattr(s, "w", tf.Variable(6.0)),
+    ),
+    "a list that grows": (
+        lambda s, x: functools.reduce(lambda y, f: f(y), s, x),
+        lambda: [tf.sin],
+        lambda s: s.append(tf.exp),
+    ),
+    "the method of a class with slots": (
+        lambda s, x: s.method(x),
+        lambda: Slotted(tf.Variable(2.0)),
+        lambda s: setattr(s, "w", tf.Variable(4.0)),
+    ),
+}
+
+
+def scanned(f):
+    return lambda x: cg.scan(lambda carry, _: (f(carry), None), x, length=2)[0]
+
+
+def looped(f):
+    return lambda x: cg.while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, f(y)), (0, x), 2)[1]
+
+
+def overridden(f):
+    return cg.override_gradients(f, {"Identity": cg.rules.built_in})
+
+
+def twice(f):
+    return lambda x: f(f(x))
+
+
+WRAPPERS = {
+    "recompute_grad": (cg.recompute_grad, lambda f: f),
+    "a method": (lambda f: cg.recompute_grad(types.MethodType(lambda self, x: f(x), object())), lambda f: f),
+    "a partial": (lambda f: cg.recompute_grad(functools.partial(lambda f, x: f(x), f)), lambda f: f),
+    "scan": (scanned, twice),
+    "while_loop": (looped, twice),
+    "override_gradients": (lambda f: overridden(lambda x: tf.identity(f(x))), lambda f: f),
+}
+
+
+def value_and_gradients(f, state):
+    variables = [v for v in [getattr(state, "w", None)] if isinstance(v, tf.Variable)]
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(X)
+        y = f(X)
+    return [y, *(tape.gradient(y, source, output_gradients=DY) for source in [X, *variables])]
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("kind", STATES)
+def test_each_call_reads_the_state_as_it_is(kind, wrapper):
+    compute, make, change = STATES[kind]
+    globals()["scale"] = 2.0
+    vars(shared).clear()
+    state = make()
+    wrap, plain = WRAPPERS[wrapper]
+
+    def f(x):
+        return compute(state, x)
+
+    wrapped = wrap(f)
+    for turn in range(3):
+        if turn == 2:
+            change(state)
+        expected = value_and_gradients(plain(f), state)
+        assert_all_close(value_and_gradients(wrapped, state), expected, rtol=1e-6)
+        assert_all_close([wrapped(X)], expected[:1], rtol=1e-6)  # Without a tape.
+
+
+@pytest.fixture
+def builds(monkeypatch):
+    """One entry for each forward and backward pass that is built."""
+    built_functions._entry.cache_clear()
+    found, make = [], replay.Replay.__init__
+
+    def count(self, *args):
+        found.append(None)
+        make(self, *args)
+
+    monkeypatch.setattr(replay.Replay, "__init__", count)
+    return found
+
+
+def call_under_a_tape(f, *args):
+    with tf.GradientTape() as tape:
+        tape.watch(X)
+        y = f(X, *args)
+    return tape.gradient(y, X, output_gradients=DY)
+
+
+# For each program, a function of the number of the call.
+PROGRAMS = {
+    "a method of a class with slots": lambda i: call_under_a_tape(cg.recompute_grad(Slotted(tf.Variable(1.0)).method)),
+    "a method of a NamedTuple": lambda i: call_under_a_tape(cg.recompute_grad(Named(tf.constant(1.0)).method)),
+    "a new lambda": lambda i: call_under_a_tape(cg.recompute_grad(lambda x: tf.sin(x) * x)),
+    "a new variable as an argument": lambda i: call_under_a_tape(MULTIPLY, tf.Variable([1.0 * i])),
+    "a new object as an argument": lambda i: call_under_a_tape(MULTIPLY, types.SimpleNamespace(w=tf.constant([2.0]))),
+    "an annealed number": lambda i: call_under_a_tape(cg.recompute_grad(lambda x: tf.tanh(x / (0.5 + i)))),
+    "a function of tf.custom_gradient": lambda i: call_under_a_tape(cg.recompute_grad(lambda x: tf.nn.silu(x) * 2.0)),
+}
+
+
+@cg.recompute_grad
+def MULTIPLY(x, w):  # noqa: N802
+    return tf.sin(x) * getattr(w, "w", w)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_equal_graphs_are_built_once(name, builds):
+    for i in range(6):
+        PROGRAMS[name](i)
+    assert len(builds) == 1
+
+
+def test_nothing_of_a_call_is_kept():
+    references = []
+    for size in range(3):
+        state = tf.Module()
+        state.w, state.mask = tf.Variable(tf.ones([3])), tf.random.normal([3, 1000 + size])
+
+        def f(x, state=state):
+            return tf.reduce_sum(state.mask, 1) * state.w * x
+
+        for wrap in (cg.recompute_grad, scanned, looped, lambda f: overridden(lambda x: tf.identity(f(x)))):
+            call_under_a_tape(wrap(f))
+        references += map(weakref.ref, (f, state, state.w))
+        del f, state
+    gc.collect()
+    assert [reference() for reference in references] == [None] * 9
+
+
+def test_what_is_built_is_bounded():
+    built_functions._entry.cache_clear()
+    for size in range(1, 150):
+        built_functions.find_or_build(size, tf_internal.FuncGraph("empty"), [], lambda: size)
+    assert built_functions._entry.cache_info().currsize == 128
+
+
+def test_threads_share_what_is_built(builds):
+    results = []
+
+    def run():
+        for _ in range(5):
+            results.append(call_under_a_tape(cg.recompute_grad(lambda x: tf.exp(x) * 2.0)))
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 20
+    for result in results:
+        np.testing.assert_allclose(result, 2.0 * np.exp(X) * DY, rtol=1e-6)
+    assert len(builds) == 1
+
+
+def test_shapes_that_only_a_number_tells_are_not_confused():
+    """The numbers of a range are inputs, but its length is in the graph."""
+
+    def make(stop):
+        return cg.recompute_grad(lambda x: x[0] * tf.reduce_sum(tf.reshape(tf.range(0.0, stop, 1.0), [-1])) * x)
+
+    for stop in (3.0, 5.0):
+        total = np.arange(stop).sum()
+        x, dy = X.numpy(), DY.numpy()
+        expected = x[0] * total * dy + np.array([total * (dy @ x), 0.0, 0.0])
+        np.testing.assert_allclose(call_under_a_tape(make(stop)), expected, rtol=1e-6)
+
+
+def test_random_numbers_go_on_when_a_number_changes():
+    tf.random.set_seed(3)
+    masks = [
+        call_under_a_tape(cg.recompute_grad(lambda x, rate=rate: tf.nn.dropout(tf.tile(x, [64]), rate)[:3] + 0.0 * x))
+        for rate in (0.5, 0.5, 0.4)
+    ]
+    assert any(np.any(masks[0] != other) for other in masks[1:])
