@@ -23,12 +23,13 @@ class VectorSystem:
       dtype: The dtype of the user's numbers.
       x0: The start as a vector, or None.
       apply: Applies `A` to a vector.
-      precondition: Applies `M` to a vector; without `M`, returns it unchanged.
+      precondition: Applies `M` to a vector, or None.
     """
 
     def __init__(self, api: str, matrix: Any, b: Any, x0: Any, preconditioner: Any) -> None:
         self._api = api
-        apply, precondition = self._of_vectors("A", matrix), self._of_vectors("M", preconditioner)
+        apply = self._of_vectors("A", matrix)
+        precondition = None if preconditioner is None else self._of_vectors("M", preconditioner)
         self._b = tf.nest.map_structure(self._to_tensor, b)
         leaves = tf.nest.flatten(self._b)
         dtypes = sorted({leaf.dtype.name for leaf in leaves})
@@ -68,8 +69,6 @@ class VectorSystem:
 
     def _of_vectors(self, name: str, function: Any) -> Callable[[tf.Tensor], tf.Tensor]:
         """The user's function, which takes structures, as a function of vectors."""
-        if function is None and name == "M":
-            return lambda vector: vector
         if not callable(function):
             remedy = f"lambda u: tf.linalg.matvec({'matrix' if name == 'A' else 'inverse'}, u)"
             if isinstance(function, tf.linalg.LinearOperator):

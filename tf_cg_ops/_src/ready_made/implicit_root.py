@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, text, tf_internal
 from tf_cg_ops._src.core.types import P, R, Structure
-from tf_cg_ops._src.ready_made.equations import Problem
-from tf_cg_ops._src.ready_made.implicit_system import checked_options, implicit_function
+from tf_cg_ops._src.ready_made.implicit_system import Problem, implicit_function
 
 
 def _advice(call: str) -> str:
@@ -31,7 +30,7 @@ def implicit_root(
     batched: bool = False,
     linear_solve: Callable[..., Structure] | None = None,
     has_aux: bool = False,
-    check_solution: bool | None = None,
+    check_solution: bool = True,
 ) -> Callable[P, R]: ...
 @overload
 def implicit_root(
@@ -41,7 +40,7 @@ def implicit_root(
     batched: bool = False,
     linear_solve: Callable[..., Structure] | None = None,
     has_aux: bool = False,
-    check_solution: bool | None = None,
+    check_solution: bool = True,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
 @misplaced_calls.explains("implicit_root", _advice("implicit_root(residual, solve)"))
@@ -52,7 +51,7 @@ def implicit_root(
     batched: bool = False,
     linear_solve: Callable[..., Structure] | None = None,
     has_aux: bool = False,
-    check_solution: bool | None = None,
+    check_solution: bool = True,
 ) -> Callable[..., Structure]:
     """Differentiates the result `y` of a solver for `residual(y, *args) = 0`, without differentiating the solver.
 
@@ -127,7 +126,7 @@ def implicit_root(
     - The residual takes the solver's arguments, and they get the gradients. JAX's takes `y` alone and closes over them.
     - `linear_solve` solves the transposed system, and you can leave it out. JAX's `tangent_solve` is required.
     """
-    options = checked_options("implicit_root", "residual", residual, batched, linear_solve, has_aux, check_solution)
+    options = _checked_options("implicit_root", "residual", residual, batched, linear_solve, has_aux, check_solution)
     if solve is None:
         return functools.partial(implicit_root, residual, **options)
     return implicit_function(Problem("implicit_root", "residual", residual, residual, options), solve)
@@ -141,7 +140,7 @@ def implicit_fixed_point(
     batched: bool = False,
     linear_solve: Callable[..., Structure] | None = None,
     has_aux: bool = False,
-    check_solution: bool | None = None,
+    check_solution: bool = True,
 ) -> Callable[P, R]: ...
 @overload
 def implicit_fixed_point(
@@ -151,7 +150,7 @@ def implicit_fixed_point(
     batched: bool = False,
     linear_solve: Callable[..., Structure] | None = None,
     has_aux: bool = False,
-    check_solution: bool | None = None,
+    check_solution: bool = True,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
 @misplaced_calls.explains("implicit_fixed_point", _advice("implicit_fixed_point(f, solve)"))
@@ -162,7 +161,7 @@ def implicit_fixed_point(
     batched: bool = False,
     linear_solve: Callable[..., Structure] | None = None,
     has_aux: bool = False,
-    check_solution: bool | None = None,
+    check_solution: bool = True,
 ) -> Callable[..., Structure]:
     """Differentiates the fixed point `y = f(y, *args)` that a solver returns, without differentiating the solver.
 
@@ -213,7 +212,7 @@ def implicit_fixed_point(
     Source: Bai, Kolter and Koltun, "Deep equilibrium models" (2019), arXiv:1909.01377, theorem 1.
     """
     api = "implicit_fixed_point"
-    options = checked_options(api, "f", f, batched, linear_solve, has_aux, check_solution)
+    options = _checked_options(api, "f", f, batched, linear_solve, has_aux, check_solution)
     if solve is None:
         return functools.partial(implicit_fixed_point, f, **options)
     return implicit_function(Problem(api, "function", f, f, options, is_fixed_point=True), solve)
@@ -227,7 +226,7 @@ def implicit_minimum(
     batched: bool = False,
     linear_solve: Callable[..., Structure] | None = None,
     has_aux: bool = False,
-    check_solution: bool | None = None,
+    check_solution: bool = True,
 ) -> Callable[P, R]: ...
 @overload
 def implicit_minimum(
@@ -237,7 +236,7 @@ def implicit_minimum(
     batched: bool = False,
     linear_solve: Callable[..., Structure] | None = None,
     has_aux: bool = False,
-    check_solution: bool | None = None,
+    check_solution: bool = True,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
 @misplaced_calls.explains("implicit_minimum", _advice("implicit_minimum(objective, solve)"))
@@ -248,7 +247,7 @@ def implicit_minimum(
     batched: bool = False,
     linear_solve: Callable[..., Structure] | None = None,
     has_aux: bool = False,
-    check_solution: bool | None = None,
+    check_solution: bool = True,
 ) -> Callable[..., Structure]:
     """Differentiates the minimum of `objective(y, *args)` that a solver returns, without differentiating the solver.
 
@@ -300,7 +299,7 @@ def implicit_minimum(
       tf.errors.InvalidArgumentError: Likewise.
     """
     api = "implicit_minimum"
-    options = checked_options(api, "objective", objective, batched, linear_solve, has_aux, check_solution)
+    options = _checked_options(api, "objective", objective, batched, linear_solve, has_aux, check_solution)
     if solve is None:
         return functools.partial(implicit_minimum, objective, **options)
 
@@ -320,6 +319,23 @@ def implicit_minimum(
         return tf.nest.pack_sequence_as(y, [tf.convert_to_tensor(g) for g in gradients])
 
     return implicit_function(Problem(api, "objective", objective, gradient, options), solve)
+
+
+def _checked_options(
+    api: str, parameter: str, function: Any, batched: Any, linear_solve: Any, has_aux: Any, check_solution: Any
+) -> dict[str, Any]:
+    """The options of an implicit function; TypeError if one of them, or the function, has a wrong type."""
+    if not callable(function):
+        raise TypeError(f"{api}: {parameter} must be a function, got {text.describe_type(function)}.")
+    if linear_solve is not None and not callable(linear_solve):
+        raise TypeError(
+            f"{api}: linear_solve must be a function such as tf_cg_ops.linear.gmres, got {text.describe(linear_solve)}."
+        )
+    options = {"batched": batched, "has_aux": has_aux, "check_solution": check_solution}
+    for name, value in options.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"{api}: {name} must be True or False, got {text.describe(value)}. Pass a Python bool.")
+    return options | {"linear_solve": linear_solve}
 
 
 def _check_objective(api: str, objective: Callable[..., Any], value: tf.Tensor, batched: bool) -> None:

@@ -1,5 +1,6 @@
 """The unknowns of an implicit function: a Tensor, or a structure of Tensors treated as one vector."""
 
+import contextlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -7,6 +8,14 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import convert, pytree, text
+
+
+def to_tensor(leaf: Any) -> Any:
+    """Converts a leaf of a result to a Tensor if it is a weak Tensor, a Variable, an array or a number."""
+    if isinstance(leaf, tf.experimental.ExtensionType):
+        with contextlib.suppress(TypeError, ValueError):  # Only a weak Tensor converts.
+            return tf.convert_to_tensor(leaf)
+    return pytree.to_output(leaf)
 
 
 class Unknowns:
@@ -21,7 +30,7 @@ class Unknowns:
         """TypeError or ValueError if the result cannot be a root."""
         self._api, self._function, self.batched = api, function, batched
         self._structure = root if tf.nest.is_nested(root) else None
-        tensors = [pytree.to_output(leaf) for leaf in tf.nest.flatten(root)]
+        tensors = [to_tensor(leaf) for leaf in tf.nest.flatten(root)]
         for tensor in tensors or [root]:
             if not isinstance(tensor, tf.Tensor) or tensor.dtype not in convert.DTYPES:
                 raise TypeError(
@@ -61,7 +70,7 @@ class Unknowns:
         elif tf.nest.is_nested(values):
             raise ValueError(f"{self._api}: {subject} one Tensor, like y, got {text.describe_type(values)}. {advice}")
         leaves = [values] if self._structure is None else tf.nest.flatten(values)
-        tensors = [pytree.to_output(leaf) for leaf in leaves]
+        tensors = [to_tensor(leaf) for leaf in leaves]
         for i, (tensor, shape) in enumerate(zip(tensors, self._static_shapes, strict=True)):
             if not isinstance(tensor, tf.Tensor) or tensor.dtype != self._dtype:
                 raise TypeError(
