@@ -157,16 +157,18 @@ class _Call:
 
     def _solve(self, point: Point, y: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
         """The solution u of (dr/dy)^H u = dy."""
-        value = point.value()
+        is_dense = self._problem.options["linear_solve"] is None
+        if is_dense:
+            value, matrix = point.run(("system", self._unknowns.batched, self._problem.is_fixed_point), self._system, y)
+        else:
+            value = point.value()
         if not tf.executing_eagerly() and not y.shape.is_fully_defined():
             # The op compares the upstream gradient, which has the shape of the root, with the residual. Only the
             # residual can be wrong, so the message exchanges the two shapes.
             message = self._unknowns.wrong_shape(f"{self._subject} must return", "{got}", "{expected}", _ADVICE)
             expected = tf.shape(value, out_type=tf.int64)
             dy = library.custom_gradient_check_shape(dy, expected, message=message)
-            y = library.custom_gradient_check_shape(y, expected, message=message)  # Each column has its shape.
-        if self._problem.options["linear_solve"] is None:
-            matrix = point.run(("matrix", self._unknowns.batched, self._problem.is_fixed_point), self._adjoint, y)
+        if is_dense:
             # TensorFlow cannot solve systems in 16 bits.
             computed_in = tf.float32 if dy.dtype.size == 2 else dy.dtype
             right = tf.reshape(dy, tf.shape(matrix)[:2])[..., None]
@@ -178,8 +180,8 @@ class _Call:
             return u
         return self._checked(value - y if self._problem.is_fixed_point else value, y, dy, u, point.values)
 
-    def _adjoint(self, point: Point, y: tf.Tensor) -> tf.Tensor:
-        """The matrix (dr/dy)^H, [1, n, n], or [B, n, n] for a batch of systems."""
+    def _system(self, point: Point, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The value of the user's function, and (dr/dy)^H, [1, n, n], or [B, n, n] for a batch of systems."""
         batched, shape = self._unknowns.batched, _shape(y)
         batch = shape[0] if batched else 1
         size = (y.shape[1:] if batched else y.shape).num_elements()
@@ -191,10 +193,10 @@ class _Call:
             u = tf.stop_gradient(tf.reshape(tf.tile(e[None], [batch, 1]), shape))
             return tf.reshape(self._vjp(point, u), [batch, size])
 
-        point.value()  # In this graph, and not once more for each column.
+        value = point.value()  # Now, so that the columns share it.
         unit = tf.eye(size, dtype=y.dtype)
         columns = column(unit[0])[None] if isinstance(size, int) and size == 1 else tf.vectorized_map(column, unit)
-        return tf.transpose(columns, [1, 2, 0])
+        return value, tf.transpose(columns, [1, 2, 0])
 
     def _vjp(self, point: Point, u: tf.Tensor) -> tf.Tensor:
         """(dr/dy)^H u in a graph; ValueError if it does not exist."""
