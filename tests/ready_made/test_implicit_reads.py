@@ -10,7 +10,6 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.modes import RUNS, tape_vjp
-from ..support.tensors import pairs
 
 X, DY = np.array([0.5, 2.0]), np.array([3.0, 7.0])
 S = np.array([[4.0, 1.0], [1.0, 3.0]])
@@ -99,13 +98,10 @@ def test_one_tensor_in_a_functional_model():
     np.testing.assert_allclose(dx[0], 3 * X**2 * DY)
 
 
-def shifted(value, a, b):
-    """The value, and a residual that reads the same Tensors."""
-    return value(a, b)
-
-
 READERS = {
-    **{name: (lambda v, x, kind=kind: kind(lambda a, b: a * v * b)(x, tf.ones_like(x))) for name, kind in KINDS.items()},
+    **{
+        name: (lambda v, x, kind=kind: kind(lambda a, b: a * v * b)(x, tf.ones_like(x))) for name, kind in KINDS.items()
+    },
     "cg": lambda v, x: cg.linear.cg(lambda u: u / v, x, tol=1e-14),
     "gmres": lambda v, x: cg.linear.gmres(lambda u: u / v, x, tol=1e-14),
 }

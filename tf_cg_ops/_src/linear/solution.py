@@ -84,9 +84,7 @@ def solve(method: Method, system: VectorSystem, options: Options) -> Any:
     return system.unpack(_solve(method, matrix, options, system.b, system.x0))
 
 
-def _solve(
-    method: Method, matrix: Matrix, options: Options, b: tf.Tensor, x0: tf.Tensor | None = None
-) -> tf.Tensor:
+def _solve(method: Method, matrix: Matrix, options: Options, b: tf.Tensor, x0: tf.Tensor | None = None) -> tf.Tensor:
     """The solution as a vector, checked, with its derivatives."""
     x, relative, guard = _constant_solution(method, matrix, options, tf.stop_gradient(b), x0)
     if not tf.executing_eagerly() or tf_internal.could_possibly_record():

@@ -7,19 +7,20 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import library, pytree, text, tf_internal
+from tf_cg_ops._src.core import convert, library, pytree, text, tf_internal
 from tf_cg_ops._src.core.signature import bind, mismatched_signature, signature_of
 from tf_cg_ops._src.core.variables import as_variable
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.linear.equations import Equations, Point, with_derivative
+from tf_cg_ops._src.linear.packing import Packing, to_tensor
 from tf_cg_ops._src.linear.solution import called_by
-from tf_cg_ops._src.ready_made.unknowns import Unknowns
 
 _ADVICE = "Return numbers with the structure, shapes and dtype of y."
 # A solution is refused if a step of Newton's method would change it by more than this fraction of its size. Rounding
 # changes unknowns whose exact value is zero, so the second number is added to the size.
 _TOLERANCE, _ZERO = 0.1, 0.01
+_ROUNDING = {tf.float16: 2.0**-11, tf.bfloat16: 2.0**-8, tf.float32: 2.0**-24, tf.float64: 2.0**-53}
 _LAWS = {
     "residual": "must be zero at the y that {} returns, got numbers up to",
     "function": "must return the y that {} returns, got numbers that differ from it by up to",
@@ -53,7 +54,7 @@ def implicit_function(problem: Problem, solve: Callable[..., Any]) -> CustomGrad
         structure = tf.nest.pack_sequence_as((list(args), kwargs), leaves)
         answer = _solved(problem, function, stopped_args, stopped_kwargs)
         root, aux = _without_aux(api, function, answer) if has_aux else (answer, None)
-        unknowns = Unknowns(api, text.name_of(function), root, problem.options["batched"])
+        unknowns = _unknowns(api, text.name_of(function), root, problem.options["batched"])
         call = _Call(problem, text.name_of(function), unknowns, structure)
         root = unknowns.unpack(call.differentiated(tf.stop_gradient(unknowns.packed)))
         return (root, pytree.map_tensors(aux, _stop)) if has_aux else root
@@ -110,6 +111,27 @@ def _without_aux(api: str, function: Callable[..., Any], answer: Any) -> tuple[A
     return answer
 
 
+def _unknowns(api: str, function: str, root: Any, batched: bool) -> Packing:
+    """The result of the solver; TypeError or ValueError if it cannot be a root."""
+    tensors = [to_tensor(leaf) for leaf in tf.nest.flatten(root)]
+    for tensor in tensors or [root]:
+        if not isinstance(tensor, tf.Tensor) or tensor.dtype not in convert.DTYPES:
+            raise TypeError(
+                f"{api}: '{function}' must return y as a Tensor of floating-point or complex numbers, or as a "
+                f"structure of such Tensors, got {text.describe(tensor)}. To return other results too, pass "
+                "has_aux=True."
+            )
+        if batched and tensor.shape.rank == 0:
+            raise ValueError(
+                f"{api}: '{function}' must return y with a leading batch dimension, got a scalar. For a single system, "
+                "leave out batched=True."
+            )
+    names = ", ".join(dict.fromkeys(tensor.dtype.name for tensor in tensors))
+    if "," in names:
+        raise TypeError(f"{api}: '{function}' must return unknowns of one dtype, got {names}. Cast them with tf.cast.")
+    return Packing(api, "y", root, tensors, batched)
+
+
 def _stop(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     return [tf.stop_gradient(tensor) for tensor in tensors]
 
@@ -117,7 +139,7 @@ def _stop(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
 class _Call:
     """One call of a solver: its equations, and the linear systems of their derivatives."""
 
-    def __init__(self, problem: Problem, function_name: str, unknowns: Unknowns, arguments: Any) -> None:
+    def __init__(self, problem: Problem, function_name: str, unknowns: Packing, arguments: Any) -> None:
         self._problem, self._unknowns, self._function_name = problem, unknowns, function_name
         self._subject = f"the {problem.noun} '{text.name_of(problem.user_function)}' of '{function_name}'"
         self._arguments = arguments
@@ -238,7 +260,7 @@ class _Call:
         sizes = [_size(t) for t in (y, *inputs) if t.dtype.is_floating or t.dtype.is_complex]
         real = sizes[0].dtype
         largest = [tf.cast(tf.reduce_max(tf.concat([[0], tf.reshape(size, [-1])], 0)), real) for size in sizes]
-        rounding = 8 * {2: 2.0**-8, 4: 2.0**-23}.get(y.dtype.real_dtype.size, 2.0**-52) * tf.reduce_max(largest)
+        rounding = 8 * _ROUNDING[y.dtype.real_dtype] * tf.reduce_max(largest)
         moved = tf.reduce_sum(_size(solution) * tf.nn.relu(_size(r) - rounding))
         is_wrong = moved > _TOLERANCE * tf.reduce_sum(_size(dy)) * (largest[0] + _ZERO)
         law = _LAWS[self._problem.noun].format(f"'{self._function_name}'")
