@@ -296,17 +296,6 @@ def test_keep_refuses_other_values_and_missing_names(library):
         value_and_gradients(layer, X)
 
 
-def test_a_layer_that_needs_the_numbers_in_a_tensor(library):
-    class Summed(library.layers.Layer):
-        def call(self, x):
-            return x * float(np.sum(x.numpy()))
-
-    with pytest.raises(
-        TypeError, match=r"layers\.Recompute: 'summed' needs the numbers in a Tensor, which has none while "
-    ):
-        value_and_gradients(layers_of(library).Recompute(Summed(name="summed")), X)
-
-
 # Only Keras 3 has these.
 
 

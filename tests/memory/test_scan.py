@@ -447,26 +447,6 @@ def test_a_saved_model_in_a_fresh_process(tmp_path):
     assert_close(got, reference(INIT, XS[:10], W, DC, DYS))
 
 
-def test_eager_mode_traces_once_for_each_signature():
-    traces = []
-
-    def f(carry, x):
-        traces.append(x.shape)
-        return carry + x, carry
-
-    for start in (1.0, 2.0, 3.0):
-        cg.scan(f, np.float32(start), np.array([1.0, 2.0, start], np.float32))
-        with tf.GradientTape() as tape:
-            xs = tf.constant([1.0, 2.0, start])
-            tape.watch(xs)
-            last, _ = cg.scan(f, tf.constant(start), xs)
-        np.testing.assert_array_equal(tape.gradient(last, xs), [1, 1, 1])
-    assert len(traces) == 1
-    cg.scan(f, tf.constant(0.0), tf.constant([1.0, 2.0, 3.0, 4.0]))
-    cg.scan(f, tf.constant(0.0), tf.constant([1.0, 2.0, 3.0]), reverse=True)
-    assert len(traces) == 3
-
-
 @pytest.mark.parametrize(
     ("checkpoint", "num_steps", "num_carries"), [("sqrt", 900, 30), ("log", 512, 8), ("log", 4096, 8), (100, 900, 9)]
 )

@@ -1,7 +1,6 @@
 """recompute_grad, and override_gradients with a rule that changes nothing, against the plain function.
 
-For random arguments, values and gradients agree. In eager mode they trace as tf.function does, and keep no argument
-alive. `TF_CG_OPS_PROGRAMS=1000` tries more arguments, and reduces those that fail.
+For random arguments, values and gradients agree. In eager mode each call traces, and keeps no argument alive. `TF_CG_OPS_PROGRAMS=1000` tries more arguments, and reduces those that fail.
 """
 
 import collections
@@ -279,10 +278,7 @@ def traces_of_calls(name, traced, plans, as_keyword, seeds, new_seed):
 @pytest.mark.parametrize("name", WRAPPERS)
 @random_arguments(10)
 def test_eager_calls_agree_with_the_plain_function_and_leave_nothing_behind(name, plans, as_keyword):
-    numbers = traces_of_calls(name, False, plans, as_keyword, seeds=[0, 0, 1], new_seed=2)
-    # New Tensors and arrays cause no new trace; other objects can.
-    assert numbers[:3] == [1, 0, 0]
-    assert numbers[3] <= 1
+    assert traces_of_calls(name, False, plans, as_keyword, seeds=[0, 0, 1], new_seed=2) == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("name", WRAPPERS)

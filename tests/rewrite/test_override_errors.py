@@ -144,22 +144,6 @@ def test_an_error_of_a_rule_comes_unchanged():
         derive(cg.override_gradients(model, {"Relu": rule}))
 
 
-def test_a_function_that_needs_numbers():
-    message = (
-        "override_gradients: 'branch' needs the numbers in a Tensor, which has none while the function is traced into a "
-        "graph (OperatorNotAllowedInGraphError: Using a symbolic `tf.Tensor` as a Python `bool` is not allowed). Compute "
-        "with TensorFlow ops; decorate it with tf.function if it branches on a Tensor, or use numpy_function if it "
-        "computes in Python."
-    )
-
-    def branch(x):
-        return tf.nn.relu(x) if x[0] > 0 else x
-
-    with pytest.raises(TypeError, match=re.escape(message)):
-        cg.override_gradients(branch, {"Relu": keep})(tf.constant(X))
-    np.testing.assert_array_equal(cg.override_gradients(tf.function(branch), {"Relu": keep})(tf.constant(X)), X)
-
-
 def test_an_op_without_a_gradient_function():
     message = (
         "rules.built_in: op must have a gradient function that a rule can call, as Relu and MatMul have, got '{}' ({}). "

@@ -85,6 +85,9 @@ from tensorflow.python.ops.variable_scope import EagerVariableStore, get_variabl
 # Tells whether XLA will compile the graph that is being traced.
 from tensorflow.python.ops import control_flow_util
 
+# Makes tapes watch a trainable variable, as reading it does.
+from tensorflow.python.ops.resource_variable_ops import variable_accessed
+
 # The shape and dtype of what a resource holds, and so of its gradient.
 from tensorflow.python.ops.default_gradient import shape_and_dtype, supports_default_grad
 
@@ -370,6 +373,12 @@ def list_capture(graph: Any, tensor: Any, placeholder: Any) -> bool:
 def unlist_capture(graph: Any, tensor: Any) -> None:
     """Undoes `list_capture`."""
     graph.function_captures.pop(id(tensor))
+
+
+# A graph is part of a reference cycle, and holds what it captured until garbage is collected.
+def forget_captures(graph: Any) -> None:
+    """Lets a graph release the tensors and handles that it captured. It must not be called or copied any more."""
+    graph.function_captures.clear()
 
 
 # The functions of tf.raw_ops would derive the attributes again, which takes half the time of a trace.

@@ -28,11 +28,9 @@ def recompute(
     if keras_internal.is_stateless():  # Updated variables are Tensors there, and could not leave a trace.
         return function(*args, **kwargs)
     call = _LayerCall(function, owner)
-    arguments = (_state_of(owner), _masks_of((args, kwargs)), args, kwargs)
+    arguments = (_masks_of((args, kwargs)), args, kwargs)
     wording = without_gradient_function(api)
-    outputs, masks, losses = recompute_grad.call_with_recomputation(
-        wording, keep, call, arguments, {}, traced_for=function
-    )
+    outputs, masks, losses = recompute_grad.call_with_recomputation(wording, keep, call, arguments, {})
     _set_masks(outputs, masks)
     if losses:
         lists = keras_internal.losses_in(owner)
@@ -51,20 +49,12 @@ class _LayerCall:
         self._owner = owner
 
     def __call__(
-        self, state: str, masks: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any]
+        self, masks: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> tuple[Any, list[Any], dict[str, list[tf.Tensor]]]:
         _set_masks((args, kwargs), masks)
         with _losses_taken_from(self._owner) as losses:
             outputs = self._function(*args, **kwargs)
         return outputs, _masks_of(outputs), losses
-
-
-def _state_of(layer: Any) -> str:
-    """The attributes of layers that Keras itself changes, and that need a new trace."""
-    if layer is None or not tf.executing_eagerly():
-        return ""
-    layers = keras_internal.layers_in(layer)
-    return repr([(each.trainable, getattr(each.dtype_policy, "name", None)) for each in layers])
 
 
 def _masks_of(structure: Any) -> list[Any]:

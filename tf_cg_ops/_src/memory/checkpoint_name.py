@@ -7,9 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import text, tf_internal
+from tf_cg_ops._src.core import calls, text, tf_internal
 from tf_cg_ops._src.core.types import TensorLike
 from tf_cg_ops._src.keras import dispatch
+from tf_cg_ops._src.rewrite import control_flow
 
 # Names given by `checkpoint_name`, or a function that chooses ops.
 Keep = Sequence[str] | Callable[[tf.Operation], bool]
@@ -82,6 +83,17 @@ def predicate(
             f"branches, got {text.quoted(missing)}. The names given there: {text.quoted(sorted(names)) or 'none'}."
         )
     return lambda op: _name_of(op) in keep
+
+
+def chosen(keep: Keep, graph: Any) -> tuple[Any, ...]:
+    """What `keep` chooses in a graph: names, or the answers of a function for the ops, also in called functions."""
+    if not callable(keep):
+        return tuple(keep)
+    answers: list[Any] = []
+    for op in graph.get_operations():
+        called = control_flow.functions_of(op) if op.type in calls.CALLS else []
+        answers.append((bool(keep(op)), *(chosen(keep, function) for function in called)))
+    return tuple(answers)
 
 
 def _name_of(op: tf.Operation) -> str | None:

@@ -1,22 +1,20 @@
 """The common part of `scan` and `while_loop`: the carry, the step that is traced once, and eager mode."""
 
 import contextlib
+import dataclasses
 import functools
-import threading
-import types
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, text, tf_internal
-from tf_cg_ops._src.core.weak import WeakIdentityDict
-from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
+from tf_cg_ops._src.custom_gradient.wording import Wording, without_gradient_function
 from tf_cg_ops._src.keras import dispatch
 from tf_cg_ops._src.memory.loop_step import LoopStep
 from tf_cg_ops._src.memory.recompute_grad import call_with_recomputation
 from tf_cg_ops._src.memory.segments import Checkpoint, Segments, factors_of
+from tf_cg_ops._src.rewrite.built_functions import find_or_build
 from tf_cg_ops._src.rewrite.traced_call import ThreadSafeFunction
 
 
@@ -168,103 +166,78 @@ class Loop:
         reverse: bool = False,
         keeps_going: Callable[[list[tf.Tensor]], tf.Tensor] | None = None,
     ) -> None:
-        self._wording = without_gradient_function(api)
-        self._name = text.name_of(user_function)
-        self._num_carried = len(carry)
-        self._checkpoint = checkpoint
-        self._reverse = reverse
-        self._keeps_going = keeps_going
         specs = [*carry, *(tf.TensorSpec(t.shape[1:], t.dtype) for t in inputs)]
-        self._step = LoopStep(self._wording, step, specs)
-        self._traced = self._find_traced(user_function) if tf.executing_eagerly() else None
+        wording = without_gradient_function(api)
+        name = text.name_of(user_function)
+        step = LoopStep(wording, step, specs)
+        self._program = _Program(wording, name, step, len(carry), checkpoint, reverse, keeps_going)
 
     def __call__(
         self, carry: list[tf.Tensor], inputs: list[tf.Tensor], num_steps: int | tf.Tensor
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """The carry after the last step, and the stacked outputs."""
-        arguments = carry, inputs, self._step.values(), num_steps
-        return self._run(*arguments) if self._traced is None else self._traced(self._run, *arguments)
+        program, step = self._program, self._program.step
+        values, handles = step.take_outside()
+        arguments = carry, inputs, values, handles, num_steps
+        if not tf.executing_eagerly():
+            return program.run(*arguments)
+        key = program.wording.api, program.checkpoint, program.reverse, program.num_carried, num_steps
+        run = find_or_build(key, step.graph, step.inputs, lambda: _in_graph(program.run, arguments))
+        step.forget_outside()
+        return run(*[tensor for tensor in tf.nest.flatten(arguments) if tf.is_tensor(tensor)])
 
-    def _find_traced(self, user_function: Callable[..., Any]) -> "_TracedLoop":
-        if not isinstance(user_function, types.FunctionType):
-            return _TracedLoop()
-        same_code = _by_code.setdefault(user_function.__code__, _LoopsOfOneCode)
-        same_code.first = same_code.first or weakref.ref(user_function)
-        if same_code.first() is user_function:
-            return _TracedLoop()
-        options = self._wording.api, self._checkpoint, self._reverse, self._num_carried
-        return same_code.find((*options, self._step.fingerprint()))
 
-    def _run(
-        self, carry: list[tf.Tensor], inputs: list[tf.Tensor], values: list[tf.Tensor], num_steps: int | tf.Tensor
+def _in_graph(run: Callable[..., Any], arguments: Any) -> Callable[..., Any]:
+    """The loop as a function of the Tensors in its arguments."""
+    traced = tf.function(functools.partial(run), autograph=False).get_concrete_function(*arguments)
+    return ThreadSafeFunction(functools.partial(tf_internal.call_trace, traced))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Program:
+    """A loop as a function of everything that it takes from outside. It refers to no call."""
+
+    wording: Wording
+    name: str
+    step: LoopStep
+    num_carried: int
+    checkpoint: Checkpoint
+    reverse: bool
+    keeps_going: Callable[[list[tf.Tensor]], tf.Tensor] | None
+
+    def run(
+        self,
+        carry: list[tf.Tensor],
+        inputs: list[tf.Tensor],
+        values: list[tf.Tensor],
+        handles: list[Any],
+        num_steps: int | tf.Tensor,
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        num_carried = self._num_carried
+        """The carry after the last step, and the stacked outputs."""
+        num_carried = self.num_carried
 
         def run_step(carried: list[tf.Tensor], inputs: list[tf.Tensor], values: list[tf.Tensor]) -> Any:
-            outputs, state = self._step([*carried[:num_carried], *inputs], carried[num_carried:], values)
+            outputs, state = self.step([*carried[:num_carried], *inputs], carried[num_carried:], values, handles)
             return [*outputs[:num_carried], *state], outputs[num_carried:]
 
         def recomputed(segment: Callable[..., Any]) -> Callable[..., Any]:
-            segment.__name__ = segment.__qualname__ = self._name  # For messages.
-            return lambda *args: call_with_recomputation(self._wording, (), segment, args, {})
+            segment.__name__ = segment.__qualname__ = self.name  # For messages.
+            return lambda *args: call_with_recomputation(self.wording, (), segment, args, {})
 
         segments = Segments(
             run_step,
             num_steps,
-            factors_of(num_steps, self._checkpoint),
+            factors_of(num_steps, self.checkpoint),
             recomputed,
-            self._step.outputs[num_carried:],
-            self._keeps_going,
-            self._reverse,
+            self.step.outputs[num_carried:],
+            self.keeps_going,
+            self.reverse,
         )
-        carried, outputs = segments.run([*carry, *self._step.state(values)], inputs, values)
-        with tf.control_dependencies(self._step.assign(carried[num_carried:])):
+        carried, outputs = segments.run([*carry, *self.step.state(values)], inputs, values)
+        with tf.control_dependencies(self.step.assign(carried[num_carried:], handles)):
             return [tf.identity(value) for value in carried[:num_carried]], outputs
 
 
 def translated(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function; translated by AutoGraph where AutoGraph is on."""
     return function if tf.executing_eagerly() else tf_internal.converted_by_autograph(function)
-
-
-class _TracedLoop:
-    """A loop as a `tf.function` that does not keep its first caller, and the caller's variables, alive."""
-
-    def __init__(self) -> None:
-        self._calling = threading.local()
-        # TensorFlow warns about many traces of functions with the same code; a partial function has no code.
-        self._function = tf.function(functools.partial(self._trace), autograph=False)
-        self._call = ThreadSafeFunction(self._call_in_graph)
-
-    def _call_in_graph(self, *arguments: Any) -> Any:
-        if not tf.config.functions_run_eagerly():
-            return self._function(*arguments)
-        # The ops of a traced step can only be copied into a graph.
-        tensors = [argument for argument in tf.nest.flatten(arguments) if tf.is_tensor(argument)]
-        return tf_internal.call_trace(self._function.get_concrete_function(*arguments), *tensors)
-
-    def _trace(self, *arguments: Any) -> Any:
-        return self._calling.run(*arguments)
-
-    def __call__(self, run: Callable[..., Any], *arguments: Any) -> Any:
-        """`run(*arguments)`, or an equal trace of an earlier call."""
-        self._calling.run = run
-        try:
-            return self._call(*arguments)
-        finally:
-            del self._calling.run
-
-
-class _LoopsOfOneCode:
-    """The loops of functions with the same code, such as a lambda in a training step, which is new in each call.
-
-    Its step is traced in each call. Building the loop takes most of the time, so the loop of an earlier function is
-    used if its step computes the same. The loop of the first function is dropped with that function.
-    """
-
-    def __init__(self) -> None:
-        self.first: weakref.ref[Callable[..., Any]] | None = None
-        self.find = functools.lru_cache(maxsize=4)(lambda fingerprint: _TracedLoop())
-
-
-_by_code = WeakIdentityDict()

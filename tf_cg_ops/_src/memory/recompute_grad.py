@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Sequence
@@ -15,11 +16,12 @@ from tf_cg_ops._src.core.variables import as_variable, handles_of
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.wording import Wording, without_gradient_function
+from tf_cg_ops._src.memory import checkpoint_name
 from tf_cg_ops._src.memory.checkpoint_name import Keep, check_keep
 from tf_cg_ops._src.memory.forward_pass import with_derivative_of
 from tf_cg_ops._src.memory.replay import Replay
-from tf_cg_ops._src.rewrite import traces
-from tf_cg_ops._src.rewrite.traced_call import TracedCall
+from tf_cg_ops._src.rewrite.built_functions import find_or_build
+from tf_cg_ops._src.rewrite.traced_call import TracedCall, arrays_to_tensors
 
 _WORDING = without_gradient_function("recompute_grad")
 
@@ -93,33 +95,18 @@ def recompute_grad(
 
 
 def call_with_recomputation(
-    wording: Wording,
-    keep: Keep,
-    function: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-    traced_for: Callable[..., Any] | None = None,
+    wording: Wording, keep: Keep, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Any:
-    """Calls a function, with a gradient that runs it again.
-
-    In eager mode its trace lives as long as the function, or as `traced_for` if that is given.
-    """
+    """Calls a function, with a gradient that runs it again."""
     if tf.executing_eagerly() and not tf_internal.could_possibly_record():
-        with traces.variables_reused(function if traced_for is None else traced_for):
-            return function(*args, **kwargs)
+        return function(*args, **kwargs)
 
     def with_grad_fn(*args: Any, **kwargs: Any) -> Any:
-        inputs = traces.arrays_to_tensors((args, kwargs))
-        key = ("recompute_grad", keep, *inputs)
-        call = traces.find_or_make(
-            wording.api, function, key, lambda: _RecomputedCall(wording, keep, function, *inputs), owner=traced_for
-        )
-        tensors = pytree.tensors_in(inputs)
+        inputs = arrays_to_tensors((args, kwargs))
         leaves = pytree.flatten_arguments(wording.api, function, args, kwargs).values
+        value, call = _traced(wording, keep, function, *inputs)
         passed = [variable for leaf in leaves if (variable := as_variable(leaf)) is not None]
         unreported = call.unreported_reads(passed)
-        with tf_internal.stop_recording():
-            outputs, residuals = call.replay.forward(tensors)
 
         def grad_fn(*dys: Any, needed: Sequence[bool], variables: Sequence[tf.Variable] = ()) -> Any:
             # In a graph, the tapes and the saved rule share one gradient, so nothing is skipped there.
@@ -129,8 +116,7 @@ def call_with_recomputation(
                 if not is_needed and tf.executing_eagerly()
                 for tensor in pytree.tensors_for_gradients(leaf)
             }
-            needs = [id(tensor) not in skipped for tensor in tensors]
-            gradients = call.gradients(tensors, residuals, dys, [*variables, *passed], needs)
+            gradients = call.gradients(dys, [*variables, *passed], skipped)
             by_leaf = [gradients.take_leaf(leaf) for leaf in leaves]
             by_variable = [gradients.take(*handles_of(variable)) for variable in variables]
             sources = [*call.differentiable_captures, *(handle for handle, _ in unreported)]
@@ -138,7 +124,7 @@ def call_with_recomputation(
             return (by_leaf, by_variable) if variables else by_leaf, by_capture
 
         captures = [*call.differentiable_captures, *(_read(handle, dtype) for handle, dtype in unreported)]
-        return call.pack(outputs), GradFn(grad_fn, captures, call.variables, takes_needed=True)
+        return value, GradFn(grad_fn, captures, call.variables, takes_needed=True)
 
     return call_with_gradient(function, args, kwargs, wording=wording, compute=with_grad_fn)
 
@@ -151,21 +137,51 @@ def is_recomputing() -> bool:
     return getattr(_thread, "depth", 0) > 0
 
 
-class _RecomputedCall:
-    """A function traced for arguments of one signature, and its gradient."""
+def _traced(
+    wording: Wording, keep: Keep, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[Any, _RecomputedCall]:
+    """Traces a call, and computes it; returns its value, and what its gradient needs."""
+    _thread.depth = getattr(_thread, "depth", 0) + 1
+    try:
+        trace = TracedCall(function, args, kwargs)
+    finally:
+        _thread.depth -= 1
+    inside = [*trace.inputs, *trace.outside.inside]
+    replay = find_or_build(
+        (wording.api, checkpoint_name.chosen(keep, trace.graph)),
+        trace.graph,
+        inside,
+        lambda: Replay(wording, text.name_of(function), trace.graph, inside, keep),
+    )
+    tensors = pytree.tensors_in((args, kwargs))
+    values = [*tensors, *trace.outside.values]
+    with tf_internal.stop_recording():
+        outputs, residuals = replay.forward(values)
+    captures = [tensor for _, tensor in trace.outside.captures]
+    trace.forget_outside()
+    return trace.pack(outputs), _RecomputedCall(replay, tensors, captures, values, residuals, trace.variables)
 
-    def __init__(
-        self, wording: Wording, keep: Keep, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> None:
-        _thread.depth = getattr(_thread, "depth", 0) + 1
-        try:
-            trace = TracedCall(function, args, kwargs)
-        finally:
-            _thread.depth -= 1
-        self.pack = trace.pack
-        self.variables = trace.variables
-        self.replay = Replay(wording, text.name_of(function), trace.graph, trace.inputs, keep)
-        self.differentiable_captures = [t for t in self.replay.captures if tf_internal.is_trainable(t)]
+
+@dataclasses.dataclass(frozen=True)
+class _RecomputedCall:
+    """One call of a traced function, and its gradient."""
+
+    replay: Replay
+    tensors: list[tf.Tensor]  # Of the arguments.
+    captures: list[tf.Tensor]
+    values: list[Any]  # All inputs of the replay: the Tensors, the captures, numbers, and handles.
+    residuals: list[tf.Tensor]
+    variables: list[tf.Variable]  # Reported by TensorFlow.
+
+    @property
+    def differentiable_captures(self) -> list[tf.Tensor]:
+        """The captures that have gradients."""
+        return [tensor for tensor in self.captures if tf_internal.is_trainable(tensor)]
+
+    @property
+    def _read_handles(self) -> list[Any]:
+        """For each residual, the handle of the variable that it was read from, or None."""
+        return [None if position is None else self.values[position] for position in self.replay.reads]
 
     def unreported_reads(self, passed: Sequence[tf.Variable]) -> list[tuple[Any, tf.DType]]:
         """The handle and dtype of each variable that was read, but neither passed nor reported by TensorFlow.
@@ -173,18 +189,12 @@ class _RecomputedCall:
         TensorFlow only reports trainable variables, but a tape can watch any variable.
         """
         reported = {id(handle) for variable in (*self.variables, *passed) for handle in handles_of(variable)}
-        reads = {id(handle): (handle, dtype) for handle, dtype in self.replay.reads if tf_internal.is_trainable(dtype)}
+        pairs = zip(self._read_handles, self.residuals, strict=True)
+        reads = {id(h): (h, value.dtype) for h, value in pairs if h is not None and tf_internal.is_trainable(value)}
         return [read for key, read in reads.items() if key not in reported]
 
-    def gradients(
-        self,
-        tensors: Sequence[tf.Tensor],
-        residuals: Sequence[tf.Tensor],
-        dys: Sequence[Any],
-        variables: Sequence[tf.Variable],
-        needed: Sequence[bool],
-    ) -> _Gradients:
-        """The gradients of the Tensors that need them, of all captures, and of the handles of variables."""
+    def gradients(self, dys: Sequence[Any], variables: Sequence[tf.Variable], skipped: set[int]) -> _Gradients:
+        """The gradients of the Tensors without these ids, of all captures, and of the handles of variables."""
         upstream = [
             tensor
             for gradient in dys
@@ -193,17 +203,27 @@ class _RecomputedCall:
         ]
         # Derivatives of higher order go from a value that was read to its variable.
         variable_of = {id(handle): variable for variable in variables for handle in handles_of(variable)}
-        handles = self.replay.read_handles
         residuals = [
             residual if handle is None else _as_read(residual, handle, variable_of.get(id(handle)))
-            for residual, handle in zip(residuals, handles, strict=True)
+            for residual, handle in zip(self.residuals, self._read_handles, strict=True)
         ]
-        values = [*tensors, *self.replay.captures, *residuals]
-        if not tf.executing_eagerly() and values:
+        values = list(self.values)
+        if not tf.executing_eagerly():
             # The barrier makes the recomputation wait for the upstream gradient, and keeps the graph from merging it
             # with the forward pass.
-            values = list(library.custom_gradient_barrier(values, upstream))
-        return _Gradients([*tensors, *self.replay.captures, *handles], self.replay.backward(values, upstream, needed))
+            before = [value for value in (*values, *residuals) if value.dtype != tf.resource]
+            after = iter(library.custom_gradient_barrier(before, upstream) if before else [])
+            values, residuals = (
+                [value if value.dtype == tf.resource else next(after) for value in each] for each in (values, residuals)
+            )
+        sources = [*self.tensors, *self.captures]
+        needed = [id(source) not in skipped for source in sources]
+        needed += [False] * (len(values) - len(sources))
+        found = self.replay.backward(values, residuals, upstream, needed)
+        return _Gradients(
+            [*sources, *self._read_handles],
+            [*found[: len(sources)], *found[len(values) : len(values) + len(residuals)]],
+        )
 
 
 class _Gradients:

@@ -17,63 +17,61 @@ from tf_cg_ops._src.memory.checkpoint_name import Keep
 from tf_cg_ops._src.memory.forward_pass import ForwardPass, with_derivative_of
 from tf_cg_ops._src.memory.gradient_function import GradientFunction
 from tf_cg_ops._src.rewrite import control_flow
-from tf_cg_ops._src.rewrite.graph_copy import GraphCopy, captures_of
+from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
 
 # Stateful ops that are safe to run again.
 _CHECKS = frozenset(["CheckNumerics", "CheckNumericsV2", "Print"])
 
 
 class Replay:
-    """Computes a traced function with `forward`, and its gradient with `backward`."""
+    """Computes a traced function with `forward`, and its gradient with `backward`.
 
-    def __init__(
-        self, wording: Wording, name: str, trace: Any, arguments: Sequence[tf.Tensor], keep: Keep = ()
-    ) -> None:
+    Attributes:
+      reads: For each residual, the position among the inputs of the handle that it was read from, or None.
+    """
+
+    def __init__(self, wording: Wording, name: str, graph: Any, inputs: Sequence[tf.Tensor], keep: Keep = ()) -> None:
+        """`inputs` are the tensors of the graph that are inputs here: of a call and from outside, handles too."""
         self._api = wording.api
         self._name = name
-        self._keep = keep
-        captures, handles = captures_of(trace)
-        self.captures = [outside for _, outside in captures]
-        self._inputs = [*arguments, *(inside for inside, _ in captures)]
         forward_pass = ForwardPass(wording)
         self._outputs: list[tf.Tensor] = []
 
-        def forward(*inputs: tf.Tensor) -> list[tf.Tensor]:
-            copy = GraphCopy([*zip(self._inputs, inputs, strict=True), *handles], forward_pass)
-            self._outputs = [tf.identity(output) for output in copy.outputs_of(trace)]
-            self._forward_inputs = list(inputs)
-            self._residuals, self._kept = self._find_residuals()
+        def forward(*values: tf.Tensor) -> list[tf.Tensor]:
+            copy = GraphCopy(zip(inputs, values, strict=True), forward_pass)
+            self._outputs = [tf.identity(output) for output in copy.outputs_of(graph)]
+            self._inputs = list(values)
+            self._residuals, self._kept = self._find_residuals(keep)
             return [*self._outputs, *self._residuals, *self._kept]
 
-        self._forward = tf.function(forward, autograph=False).get_concrete_function(*map(_spec, self._inputs))
-        # The handles of the variables that the kept values were read from.
-        handle_of = {id(value): handle for handle, value in forward_pass.reads}
-        residuals = [*self._residuals, *self._kept]
-        self.read_handles = [handle_of.get(id(residual)) for residual in residuals]
-        pairs = zip(self.read_handles, residuals, strict=True)
-        self.reads = [(handle, residual.dtype) for handle, residual in pairs if handle is not None]
+        self._forward = tf.function(forward, autograph=False).get_concrete_function(*map(_spec, inputs))
+        position_of = {id(tensor): position for position, tensor in enumerate(self._inputs)}
+        handle_of = {id(value): position_of[id(handle)] for handle, value in forward_pass.reads}
+        self.reads = [handle_of.get(id(residual)) for residual in (*self._residuals, *self._kept)]
         self._backward: dict[tuple[bool, ...], GradientFunction] = {}
         self._lock = threading.Lock()
 
-    def forward(self, tensors: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """The outputs, and the residuals that `backward` needs beside the arguments."""
-        results = self._forward(*tensors, *self.captures)
+    def forward(self, values: Sequence[Any]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """The outputs, and the residuals that `backward` needs beside the inputs."""
+        results = self._forward(*values)
         return results[: len(self._outputs)], results[len(self._outputs) :]
 
-    def backward(self, values: Sequence[tf.Tensor], dys: Sequence[Any], needed: Sequence[bool]) -> list[Any]:
-        """The gradients of the arguments, the captures and the residuals; None where not `needed` or not connected."""
+    def backward(
+        self, values: Sequence[Any], residuals: Sequence[Any], dys: Sequence[Any], needed: Sequence[bool]
+    ) -> list[Any]:
+        """The gradients of the inputs and the residuals; None where an input is not `needed` or not connected."""
         with self._lock:  # In eager mode several threads share one trace.
             key = tuple(needed)
             if key not in self._backward:
                 self._backward[key] = self._trace_backward(key)
-        return self._backward[key](*values, *dys)
+        return self._backward[key](*values, *residuals, *dys)
 
-    def _find_residuals(self) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    def _find_residuals(self, keep: Keep) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """The results of stateful ops that the outputs depend on, and the values to keep."""
-        is_kept = checkpoint_name.predicate(self._keep, self._name, tf.compat.v1.get_default_graph(), self._api)
+        is_kept = checkpoint_name.predicate(keep, self._name, tf.compat.v1.get_default_graph(), self._api)
         residuals: list[tf.Tensor] = []
         kept: list[tf.Tensor] = []
-        inputs = set(map(id, self._forward_inputs))
+        inputs = set(map(id, self._inputs))
 
         def look_behind(tensor: tf.Tensor) -> bool:
             if id(tensor) in inputs:
@@ -127,9 +125,7 @@ class Replay:
 
     def _trace_backward(self, needed: tuple[bool, ...]) -> GradientFunction:
         targets = [output for output in self._outputs if tf_internal.is_trainable(output)]
-        known = [*self._forward_inputs, *self._residuals]
-        # Gradient functions can read variables, for example in a recomputed function inside this one.
-        handles = [(inside, outside) for outside, inside in self._forward.graph.captures if inside.dtype == tf.resource]
+        known = [*self._inputs, *self._residuals]
 
         def backward(*inputs: tf.Tensor) -> list[Any]:
             values, remaining = inputs[: len(known)], inputs[len(known) :]
@@ -146,7 +142,7 @@ class Replay:
                     for old, new in computed
                 ]
 
-            copy = GraphCopy([*zip(known, values, strict=True), *handles], use_kept_values, pure=True)
+            copy = GraphCopy(zip(known, values, strict=True), use_kept_values, pure=True)
             outputs = copy.tensors(targets)
             pairs = zip_longest(values, needed, fillvalue=True)
             sources = [value if is_needed and tf_internal.is_trainable(value) else None for value, is_needed in pairs]

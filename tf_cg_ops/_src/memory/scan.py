@@ -12,7 +12,6 @@ from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.memory import checkpointed_loop
 from tf_cg_ops._src.memory.checkpointed_loop import Carry, Loop
 from tf_cg_ops._src.memory.segments import Checkpoint, check_checkpoint
-from tf_cg_ops._src.rewrite import traces
 
 _API = "scan"
 
@@ -114,10 +113,9 @@ def scan(
     init = checkpointed_loop.to_tensors(_API, "init", init, "What a step only returns belongs into its output y.")
     xs = checkpointed_loop.to_tensors(_API, "xs", xs, "Stack the values for the steps into Tensors.")
     num_steps = _number_of_steps(xs, None if length is None else checkpointed_loop.static_int(length))
-    key = "scan", reverse, checkpoint, num_steps, init, xs
     f = checkpointed_loop.translated(f)
     with checkpointed_loop.explain_number(_API, "init", given):
-        loop = traces.find_or_make(_API, f, key, lambda: _Scan(f, init, xs, reverse, checkpoint))
+        loop = _Scan(f, init, xs, reverse, checkpoint)
     return loop(init, xs, num_steps)
 
 

@@ -12,7 +12,6 @@ from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.memory import checkpointed_loop
 from tf_cg_ops._src.memory.checkpointed_loop import Carry, Loop
 from tf_cg_ops._src.memory.segments import Checkpoint, check_checkpoint
-from tf_cg_ops._src.rewrite import traces
 
 _API = "while_loop"
 
@@ -95,11 +94,8 @@ def while_loop(
     loop_vars = checkpointed_loop.to_tensors(_API, "loop_vars", loop_vars, "Use scan to collect values of the steps.")
     num_steps = _number_of_steps(maximum_iterations)
     cond, body = map(checkpointed_loop.translated, (cond, body))
-    key = "while_loop", cond, checkpoint, num_steps, loop_vars
     with checkpointed_loop.explain_number(_API, "loop_vars", given):
-        loop = traces.find_or_make(
-            _API, body, key, lambda: _WhileLoop(cond, body, loop_vars, checkpoint), others=[cond]
-        )
+        loop = _WhileLoop(cond, body, loop_vars, checkpoint)
     return loop(cond, loop_vars, num_steps)
 
 
@@ -136,8 +132,7 @@ class _WhileLoop:
 
 
 def _goes_on(cond: Callable[..., Any], loop_vars: Sequence[Any]) -> tf.Tensor:
-    with traces.explain_missing_numbers(_API, cond):
-        value = tf.convert_to_tensor(cond(*loop_vars))
+    value = tf.convert_to_tensor(cond(*loop_vars))
     subject = f"{_API}: '{text.name_of(cond)}' must return one bool, whether there is a next step"
     if value.dtype != tf.bool:
         raise TypeError(f"{subject}, got a Tensor of {value.dtype.name}. Compare with <, or cast it.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,12 +11,12 @@ from tf_cg_ops._src.core import misplaced_calls, pytree, text, tf_internal
 from tf_cg_ops._src.core.types import P, R
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
-from tf_cg_ops._src.rewrite import control_flow, traces
+from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
 from tf_cg_ops._src.rewrite.overridden_op import attach_rule
 from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
 from tf_cg_ops._src.rewrite.rule_table import Key, Rule, RuleTable
-from tf_cg_ops._src.rewrite.traced_call import ThreadSafeFunction, TracedCall, trace
+from tf_cg_ops._src.rewrite.traced_call import TracedCall, arrays_to_tensors, trace
 
 _API = "override_gradients"
 _CALL = "Write override_gradients(f, {'Relu': rule})."
@@ -86,52 +85,37 @@ def override_gradients(f: Callable[P, R], rules: Mapping[Key, Rule]) -> Callable
             f"loaded.signatures['serving_default'], got {text.describe_type(f)}. {_CALL}"
         )
     table = RuleTable(_API, rules)
-    own = traces.Traces()
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        args, kwargs = traces.arrays_to_tensors((args, kwargs))
-        call = traces.find_or_make(
-            _API,
-            function,
-            (table, args, kwargs),
-            lambda: _OverriddenCall(table, function, args, kwargs),
-            # The traces of a method live as long as its object. A rule can refer to the result, so all other traces
-            # must live as long as the result, and not longer.
-            owner=own if function is f else None,
-        )
-        return call.pack(call.compute(*pytree.tensors_in((args, kwargs))))
+        inputs = arrays_to_tensors((list(args), kwargs))
+        call = TracedCall(function, *inputs)
+        inside, values = [*call.inputs, *call.outside.inside], [*pytree.tensors_in(inputs), *call.outside.values]
+        overridden = _with_rules(table, f"'{text.name_of(function)}'", call.graph, inside)
+        for variable in call.variables:  # Their handles are inputs, so the call does not read them.
+            tf_internal.variable_accessed(variable)
+        outputs = tf_internal.call_trace(overridden, *values)
+        call.forget_outside()
+        return call.pack(outputs)
 
     return CustomGradient(_API, f, run)
 
 
-class _OverriddenCall:
-    """A function traced for one signature, with the rules.
+def _with_rules(table: RuleTable, place: str, graph: Any, inside: Sequence[tf.Tensor]) -> Any:
+    """A copy of a traced graph as a function of these tensors, in which ops have the gradients of the rules."""
+    matching = table.matching()
 
-    Attributes:
-      compute: Maps the Tensors in the arguments to the Tensors in the value.
-      pack: Makes the value from these Tensors.
-    """
+    def replace(copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor] | None:
+        outputs = _copied(copy, op, inputs)
+        rule = matching.rule_for(op) if op.inputs and op.outputs else None
+        return outputs if rule is None else attach_rule(_API, rule, op, inputs, outputs)
 
-    def __init__(
-        self, table: RuleTable, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> None:
-        matching = table.matching()
+    def flat_function(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        copy = GraphCopy(zip(inside, tensors, strict=True), replace)
+        return [tf.identity(output) for output in copy.outputs_of(graph)]
 
-        def replace(copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor] | None:
-            outputs = _copied(copy, op, inputs)
-            rule = matching.rule_for(op) if op.inputs and op.outputs else None
-            return outputs if rule is None else attach_rule(_API, rule, op, inputs, outputs)
-
-        def flat_function(*tensors: tf.Tensor) -> list[tf.Tensor]:
-            call = TracedCall(function, args, kwargs)
-            self.pack = call.pack
-            captures = [(inside, outside) for outside, inside in call.graph.captures]
-            copy = GraphCopy([*zip(call.inputs, tensors, strict=True), *captures], replace)
-            return [tf.identity(output) for output in copy.outputs_of(call.graph)]
-
-        specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in pytree.tensors_in((list(args), kwargs))]
-        self.compute = ThreadSafeFunction(functools.partial(tf_internal.call_trace, trace(flat_function, specs)))
-        matching.check_all_matched(f"'{text.name_of(function)}'")
+    overridden = trace(flat_function, [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inside])
+    matching.check_all_matched(place)
+    return overridden
 
 
 def _copied(copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor]:

@@ -1,12 +1,15 @@
 """Traces a call into a graph whose inputs are the Tensors in the arguments."""
 
+import dataclasses
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, tf_internal
+from tf_cg_ops._src.rewrite.graph_copy import captures_of
 
 
 def trace(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Any:
@@ -14,17 +17,63 @@ def trace(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Any:
     # TensorFlow keeps what it traces in a reference cycle until garbage is collected. The cycle must not keep the
     # function alive, because other things are freed when the function is.
     held = [function]
-    scope = tf.compat.v1.get_variable_scope()
 
     def call(*tensors: tf.Tensor) -> Any:
-        # TensorFlow traces a function that makes variables twice, and numbers scopes with a default name.
-        with tf.compat.v1.variable_scope(scope, auxiliary_name_scope=False):
-            return held[0](*tensors)
+        return held[0](*tensors)
 
     try:
         return tf.function(call, autograph=False).get_concrete_function(*specs)
     finally:
         held.clear()
+
+
+@dataclasses.dataclass(frozen=True)
+class Outside:
+    """What a traced graph takes from outside, in pairs of its tensor inside and the value or handle.
+
+    With these as inputs, a function that is made from the graph belongs to no call.
+    """
+
+    captures: list[tuple[Any, Any]]  # Tensors that can have gradients.
+    numbers: list[tuple[Any, Any]]  # Constants.
+    handles: list[tuple[Any, Any]]  # Of variables and other resources.
+
+    @classmethod
+    def of(cls, graph: Any, with_numbers: bool = False) -> "Outside":
+        """What the graph takes from outside.
+
+        In eager mode that can include its floating-point numbers. Then a number that changes from call to call needs no
+        new function.
+        """
+        captures, handles = captures_of(graph)
+        numbers = []
+        if with_numbers and tf.executing_eagerly():
+            known = {id(inside) for inside, _ in captures}
+            constants = [op.outputs[0] for op in graph.get_operations() if op.type == "Const"]
+            scalars = [c for c in constants if c.dtype.is_floating and c.shape.rank == 0 and id(c) not in known]
+            numbers = [(scalar, tf.constant(tf.make_ndarray(scalar.op.get_attr("value")))) for scalar in scalars]
+        return cls(captures, numbers, handles)
+
+    @property
+    def inside(self) -> list[Any]:
+        """The tensors inside, in the order of `values`."""
+        return [inside for inside, _ in (*self.captures, *self.numbers, *self.handles)]
+
+    @property
+    def values(self) -> list[Any]:
+        """The values and handles."""
+        return [value for _, value in (*self.captures, *self.numbers, *self.handles)]
+
+
+def arrays_to_tensors(structure: Any) -> Any:
+    """In eager mode, replaces NumPy arrays and numbers by Tensors, so that they are inputs, as for a tf.function."""
+    if not tf.executing_eagerly():  # In a graph, an array is a constant.
+        return structure
+    return tf.nest.map_structure(lambda leaf: tf.convert_to_tensor(leaf) if _is_array(leaf) else leaf, structure)
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "biufc"
 
 
 class TracedCall:
@@ -33,6 +82,7 @@ class TracedCall:
     Attributes:
       graph: The graph of the function.
       inputs: Its placeholders for the Tensors in the arguments.
+      outside: What it takes from outside.
       variables: The variables that the function read.
     """
 
@@ -53,7 +103,13 @@ class TracedCall:
         with tf_internal.VariableWatcher() as watcher:
             self.graph = trace(flat_function, specs).graph
         self.inputs = self.graph.inputs[: len(specs)]
+        self.outside = Outside.of(self.graph, with_numbers=True)
         self.variables = list(watcher.watched_variables())
+
+    def forget_outside(self) -> None:
+        """In eager mode, releases what the graph captured: it is garbage that Python collects late."""
+        if tf.executing_eagerly():
+            tf_internal.forget_captures(self.graph)
 
     def pack(self, outputs: Sequence[tf.Tensor]) -> Any:
         """The value of the function with these Tensors as outputs."""

@@ -1,0 +1,104 @@
+"""Finds what an earlier call in eager mode has built from an equal graph.
+
+In eager mode every call traces the user's function, so it reads Python values as plain eager code does. Building
+functions from the trace takes longest, so they are found again by a fingerprint of the traced graph. Arguments,
+captured Tensors and variables are inputs of these functions, so nothing of a call is kept.
+"""
+
+import functools
+import hashlib
+import threading
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_cg_ops._src.core import calls, tf_internal
+from tf_cg_ops._src.rewrite import python_gradients
+
+
+class _Entry:
+    """A place in the table. Its lock lets other threads wait for what the first one builds."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.built: Any = None
+
+
+class _NotSharedError(Exception):
+    """A gradient in the graph reads a tensor that is not an input of the graph."""
+
+
+# The least recently used of these are dropped.
+_entry = functools.lru_cache(maxsize=128)(lambda key: _Entry())
+
+
+def find_or_build(key: Hashable, graph: Any, inputs: Sequence[tf.Tensor], build: Callable[[], Any]) -> Any:
+    """Returns `build()`; in eager mode, what an earlier call built for the same key and an equal graph.
+
+    `inputs` are the tensors of the graph that are inputs of what is built. The rest of the graph must not take anything
+    from outside.
+    """
+    if not tf.executing_eagerly():
+        return build()
+    try:
+        entry = _entry((key, fingerprint(graph, inputs)))
+    except _NotSharedError:
+        return build()
+    with entry.lock:
+        if entry.built is None:
+            entry.built = build()
+    return entry.built
+
+
+def fingerprint(graph: Any, inputs: Sequence[tf.Tensor]) -> bytes:
+    """A hash of the ops of a graph, their attributes, and the functions they call.
+
+    Two traces that compute the same from their inputs have the same hash: it ignores the names of ops and functions,
+    and the values of the inputs.
+    """
+    digest = hashlib.sha256()
+    given = {id(tensor) for tensor in inputs}
+    number_of = {id(op): number for number, op in enumerate(graph.get_operations())}
+
+    def places(tensors: Iterable[tf.Tensor]) -> list[tuple[int, int]]:
+        return [(number_of[id(tensor.op)], tensor.value_index) for tensor in tensors]
+
+    for op in graph.get_operations():
+        waits = sorted(number_of[id(other)] for other in op.control_inputs)  # TensorFlow orders them by address.
+        # Shapes depend on the values of some inputs, and on calls of set_shape.
+        shapes = [output.shape for output in op.outputs]
+        digest.update(repr((op.type, op.device, places(op.inputs), waits, shapes)).encode())
+        if any(id(output) in given for output in op.outputs):
+            digest.update(repr([(output.dtype, _behind_handle(output)) for output in op.outputs]).encode())
+            continue
+        for name, attribute in sorted(op.node_def.attr.items()):
+            called = [function.name for function in calls.functions_in([attribute])]
+            digest.update(name.encode())
+            if name == "_gradient_op_type":  # Its value is new in each trace.
+                digest.update(_fingerprint_of_gradient(op, places))
+            elif not called:
+                digest.update(attribute.SerializeToString(deterministic=True))
+            for other in called:
+                body = tf_internal.graph_of_function(tf_internal.find_function(graph, other))
+                digest.update(fingerprint(body, body.inputs))
+    digest.update(repr([places(inputs), places(graph.outputs)]).encode())
+    return digest.digest()
+
+
+def _behind_handle(tensor: tf.Tensor) -> Any:
+    """The shape and dtype of the variable that a handle belongs to."""
+    return tf_internal.shape_and_dtype(tensor) if tf_internal.supports_default_grad(tensor) else None
+
+
+def _fingerprint_of_gradient(op: Any, places: Callable[[Iterable[tf.Tensor]], list[tuple[int, int]]]) -> bytes:
+    """The fingerprint of a gradient that TensorFlow keeps in Python, as for an op of `tf.custom_gradient`."""
+    gradient = python_gradients.trace_gradient(op)
+    if gradient is None:  # The name of another gradient function says which it is.
+        return op.get_attr("_gradient_op_type")
+    inside_of = {id(outside): inside for outside, inside in op.graph.captures}
+    read = [inside_of.get(id(outside), outside) for _, outside in gradient.captures]
+    if any(isinstance(tensor, tf_internal.EagerTensor) or tensor.graph is not op.graph for tensor in read):
+        raise _NotSharedError
+    inputs = [*gradient.upstream, *(inside for inside, _ in gradient.captures)]
+    return fingerprint(gradient.graph, inputs) + repr(places(read)).encode()
