@@ -10,6 +10,8 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.modes import RUNS, tape_vjp
+from ..support.processes import run_python
+from ..support.sources import ROOT
 
 X, DY = np.array([0.5, 2.0]), np.array([3.0, 7.0])
 S = np.array([[4.0, 1.0], [1.0, 3.0]])
@@ -181,3 +183,32 @@ def test_a_solver_with_a_loop_over_tensors_is_converted_by_autograph(mode):
     value, (dx,) = RUNS[mode](run)(tf.constant(X), tf.constant(DY))
     np.testing.assert_allclose(value, X**2)
     np.testing.assert_allclose(dx, 2 * X * DY)
+
+
+WEAK = """
+import numpy as np
+import tensorflow as tf
+import tf_cg_ops as cg
+
+tf.experimental.numpy.experimental_enable_numpy_behavior(dtype_conversion_mode="all")
+x = tf.constant([4.0, 9.0])
+assert not isinstance(x, tf.Tensor)
+for function in [
+    cg.implicit_root(lambda y, x: y * y - x * x, lambda x: (x * x) ** 0.5),
+    cg.implicit_fixed_point(lambda y, x: (y + x) / 2.0, lambda x: 1.0 * x),
+    cg.implicit_minimum(lambda y, x: tf.reduce_sum((y - x) ** 2), lambda x: 1.0 * x),
+    lambda x: 2.0 * cg.linear.cg(lambda u: 2.0 * u, x),
+    lambda x: 2.0 * cg.linear.gmres(lambda u: 2.0 * u, x),
+]:
+    for run in (function, tf.function(function)):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = run(x)
+        np.testing.assert_allclose(y, x, rtol=1e-5)
+        np.testing.assert_allclose(tape.gradient(y, x), [1.0, 1.0], rtol=1e-5)
+"""
+
+
+def test_weak_tensors_are_tensors(tmp_path):
+    """The weak Tensors of NumPy behavior with conversion of dtypes, which a program turns on at its beginning."""
+    run_python(WEAK, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})

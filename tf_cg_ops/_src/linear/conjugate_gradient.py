@@ -106,7 +106,14 @@ def _correct(
         return x, residual, direction, gamma, count + 1, is_definite
 
     direction = matrix.precondition(residual)
-    start = (tf.zeros_like(residual), residual, direction, dot(residual, direction), tf.zeros_like(maxiter), True)
+    start = (
+        tf.zeros_like(residual),
+        residual,
+        direction,
+        dot(residual, direction),
+        tf.zeros_like(maxiter),
+        tf.constant(True),
+    )
     x, _, _, _, count, is_definite = tf.while_loop(goes_on, step, start)
     return x, count, is_definite
 

@@ -1,7 +1,7 @@
 """Equations that a solution satisfies, and the derivative of the solution: the one of a step of Newton's method."""
 
 import functools
-import threading
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +13,7 @@ from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
 from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.memory.loop_step import LoopStep
 from tf_cg_ops._src.rewrite import control_flow
+from tf_cg_ops._src.rewrite.built_functions import find_or_build
 from tf_cg_ops._src.rewrite.traced_call import ThreadSafeFunction, trace
 
 
@@ -22,6 +23,7 @@ class Equations:
 
     Attributes:
       values: All that, as Tensors with a gradient.
+      handles: Other resources, and variables that it does not only read.
     """
 
     def __init__(
@@ -36,23 +38,23 @@ class Equations:
         specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in (*unknowns, *inputs)]
         self._step = LoopStep(wording, lambda *tensors: [function(tensors[:number], tensors[number:])], specs)
         self._num_inputs = len(inputs)
-        self.values = [*inputs, *self._step.values()]
+        outside, self.handles = self._step.take_outside()
+        self.values = [*inputs, *outside]
 
-    def __call__(self, unknowns: Sequence[tf.Tensor], values: Sequence[tf.Tensor]) -> tf.Tensor:
+    def __call__(self, unknowns: Sequence[tf.Tensor], values: Sequence[tf.Tensor], handles: Sequence[Any]) -> tf.Tensor:
         """The function in the default graph."""
         graph = tf.compat.v1.get_default_graph()
         num_operations = graph.num_operations()
         inputs, outside = values[: self._num_inputs], values[self._num_inputs :]
-        (output,), _ = self._step([*unknowns, *inputs], self._step.state(outside), outside)
+        (output,), _ = self._step([*unknowns, *inputs], self._step.state(outside), outside, list(handles))
         if tf_internal.could_possibly_record():
             for op in graph.get_operations()[num_operations:]:
                 _record(op)
         return output
 
-    @functools.cached_property
-    def fingerprint(self) -> Any:
-        """Equal for functions that compute the same."""
-        return self._step.fingerprint()
+    def find_or_build(self, key: Any, build: Callable[[], Any]) -> Any:
+        """Returns `build()`, or what an earlier call in eager mode built for an equal function."""
+        return find_or_build(("equations", key), self._step.graph, self._step.inputs, build)
 
 
 def _record(op: tf.Operation) -> None:
@@ -71,8 +73,11 @@ def _record(op: tf.Operation) -> None:
 class Point:
     """Equations and their derivatives at one point, in eager mode and in every graph."""
 
-    def __init__(self, equations: Equations, unknowns: Sequence[tf.Tensor], values: Sequence[tf.Tensor]) -> None:
+    def __init__(
+        self, equations: Equations, unknowns: Sequence[tf.Tensor], values: Sequence[Any], handles: Any = None
+    ) -> None:
         self._equations, self._unknowns, self.values = equations, list(unknowns), list(values)
+        self._handles = equations.handles if handles is None else handles
         self._by_graph: dict[tf.Graph, tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]] = {}
 
     def run(self, key: Any, function: Callable[..., Any], *tensors: tf.Tensor) -> Any:
@@ -82,20 +87,16 @@ class Point:
         """
         if not tf.executing_eagerly():
             return function(self, *tensors)
-        num_unknowns, num_values = len(self._unknowns), len(self.values)
+        first = [0, *itertools.accumulate(map(len, (self._unknowns, self.values, self._handles)))]
 
         def call(*all_tensors: tf.Tensor) -> Any:
-            unknowns, values = all_tensors[:num_unknowns], all_tensors[num_unknowns:][:num_values]
-            return function(Point(self._equations, unknowns, values), *all_tensors[num_unknowns + num_values :])
+            unknowns, values, handles = (all_tensors[start:end] for start, end in itertools.pairwise(first))
+            return function(Point(self._equations, unknowns, values, handles), *all_tensors[first[-1] :])
 
-        arguments = [*self._unknowns, *self.values, *tensors]
-        specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in arguments]
-        shapes = tuple((tuple(spec.shape), spec.dtype) for spec in specs)
-        built = _built((self._equations.fingerprint, key, num_unknowns, shapes))
-        with built.lock:
-            if built.function is None:
-                built.function = ThreadSafeFunction(trace(call, specs))
-        return built.function(*arguments)
+        arguments = [*self._unknowns, *self.values, *self._handles, *tensors]
+        shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in arguments)
+        build = functools.partial(_built, call, arguments)
+        return self._equations.find_or_build((key, *first, shapes), build)(*arguments)
 
     def value(self) -> tf.Tensor:
         """The value of the function."""
@@ -146,21 +147,12 @@ class Point:
         graph = tf.compat.v1.get_default_graph()
         if graph not in self._by_graph:
             unknowns, values = ([tf.identity(t) for t in tensors] for tensors in (self._unknowns, self.values))
-            self._by_graph[graph] = self._equations(unknowns, values), unknowns, values
+            self._by_graph[graph] = self._equations(unknowns, values, self._handles), unknowns, values
         return self._by_graph[graph]
 
 
-class _Built:
-    """A function that was built for an eager call."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.function: ThreadSafeFunction | None = None
-
-
-@functools.lru_cache(maxsize=128)
-def _built(key: Any) -> _Built:
-    return _Built()
+def _built(function: Callable[..., Any], arguments: Sequence[Any]) -> ThreadSafeFunction:
+    return ThreadSafeFunction(functools.partial(tf_internal.call_trace, trace(function, arguments)))
 
 
 def with_derivative(

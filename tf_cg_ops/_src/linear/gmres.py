@@ -131,7 +131,7 @@ def _correct(
     start = (tf.constant(0), basis, tf.zeros([restart, restart + 1], dtype))
     _, basis, columns = tf.while_loop(lambda k, *_: k < restart, extend, start, maximum_iterations=restart)
     weights = _least_squares(tf.transpose(columns), tf.cast(length, dtype))
-    return matrix.precondition(tf.linalg.matvec(basis[:restart], weights, transpose_a=True)), 1, True
+    return matrix.precondition(tf.linalg.matvec(basis[:restart], weights, transpose_a=True)), 1, tf.constant(True)
 
 
 def _least_squares(matrix: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
