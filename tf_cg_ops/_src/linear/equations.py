@@ -8,7 +8,6 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import slices, tapes, tf_internal
-from tf_cg_ops._src.core.rule_graph import RuleGraph
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
 from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.memory.loop_step import LoopStep
@@ -173,21 +172,18 @@ def with_derivative(
     def attach(values: list[tf.Tensor]) -> tf.Tensor:
         def with_grad_fn(values: list[tf.Tensor]) -> Any:
             def grad_fn(dy: tf.Tensor) -> list[Any]:
-                current = values
-                if isinstance(tf.compat.v1.get_default_graph(), RuleGraph):
-                    # Forward mode around a trace would ask for tangents of every order at once.
-                    with tf_internal.stop_recording():
-                        current = [tf.identity(tensor) for tensor in values]
                 # For the derivative of the next order, the solution is again a function of the values.
-                root = attach(current)
-                point = Point(equations, leaves_of(root), current)
+                root = attach(values)
+                point = Point(equations, leaves_of(root), values)
                 return point.by_values(-solve(point, root, dy))
 
-            def tangents(of_values: Sequence[Any], *_: Any) -> list[tf.Tensor]:
+            def tangents(solve: Callable[..., tf.Tensor], of_values: Sequence[Any], *_: Any) -> list[tf.Tensor]:
                 point = Point(equations, leaves_of(attach(values)), values)
-                return [-solve_forward(point, point.along_values(of_values))]
+                return [-solve(point, point.along_values(of_values))]
 
-            return y, grad_fn if solve_forward is None else GradFn(grad_fn, tangents=tangents)
+            if solve_forward is None:
+                return y, grad_fn
+            return y, GradFn(grad_fn, tangents=functools.partial(tangents, solve_forward))
 
         with_grad_fn.__qualname__ = name
         return call_with_gradient(with_grad_fn, [values], {}, wording=wording)

@@ -100,7 +100,9 @@ def _with_derivatives(method: Method, matrix: Matrix, options: Options, b: tf.Te
     """
     wording = without_gradient_function(method.api, differentiated="function A")
     equations = Equations(wording, lambda unknowns, inputs: matrix.apply(unknowns[0]) - inputs[0], [x], [b])
-    inverse = matrix.inverse and Equations(wording, lambda unknowns, _: matrix.precondition(unknowns[0]), [x])
+    inverse = None
+    if matrix.inverse is not None:
+        inverse = Equations(wording, lambda unknowns, _: matrix.precondition(unknowns[0]), [x])
 
     def value(function: Equations, values: list[tf.Tensor], vector: tf.Tensor) -> tf.Tensor:
         return Point(function, [vector], values).value()
@@ -116,17 +118,17 @@ def _with_derivatives(method: Method, matrix: Matrix, options: Options, b: tf.Te
             "finds none. Compute with TensorFlow operations, and call NumPy through tf_cg_ops.numpy_function."
         )
 
-    precondition = inverse and functools.partial(value, inverse, inverse.values)
+    precondition: _Apply | None = None if inverse is None else functools.partial(value, inverse, inverse.values)
 
     def apply_at(point: Point) -> _Apply:
         return functools.partial(value, equations, [tf.zeros_like(b), *point.values[1:]])
 
     def solve_transposed(point: Point, x: tf.Tensor, dx: tf.Tensor) -> tf.Tensor:
-        otherwise, inverse_transposed = apply_at(point), precondition
-        if not method.is_for_hermitian:
-            otherwise = None
-            at_x = inverse and Point(inverse, [x], inverse.values)
-            inverse_transposed = inverse and functools.partial(transposed, "M", at_x, otherwise=None)
+        inverse_transposed = precondition
+        if inverse is not None and not method.is_for_hermitian:
+            at_x = Point(inverse, [x], inverse.values)
+            inverse_transposed = functools.partial(transposed, "M", at_x, otherwise=None)
+        otherwise = apply_at(point) if method.is_for_hermitian else None
         apply = functools.partial(transposed, "A", point, otherwise=otherwise)
         note = " of the gradient, whose system has the transpose of A"
         return _solve(method, Matrix(apply, inverse_transposed, matrix.dtype, note), options, dx)
