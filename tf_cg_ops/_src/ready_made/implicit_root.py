@@ -125,7 +125,7 @@ def implicit_root(
     options = _checked_options("implicit_root", "residual", residual, batched, linear_solve, has_aux, check_solution)
     if solve is None:
         return functools.partial(implicit_root, residual, **options)
-    return implicit_function(Problem("implicit_root", "residual", residual, residual, options), solve)
+    return implicit_function(Problem("implicit_root", "residual", residual, _unchanged, options), solve)
 
 
 @overload
@@ -210,7 +210,7 @@ def implicit_fixed_point(
     options = _checked_options(api, "f", f, batched, linear_solve, has_aux, check_solution)
     if solve is None:
         return functools.partial(implicit_fixed_point, f, **options)
-    return implicit_function(Problem(api, "function", f, f, options, is_fixed_point=True), solve)
+    return implicit_function(Problem(api, "function", f, _unchanged, options, is_fixed_point=True), solve)
 
 
 @overload
@@ -297,22 +297,31 @@ def implicit_minimum(
     if solve is None:
         return functools.partial(implicit_minimum, objective, **options)
 
-    def gradient(y: Any, *args: Any, **kwargs: Any) -> Any:
-        leaves = tf.nest.flatten(y)
-        if any(leaf.dtype.is_complex for leaf in leaves):
-            raise TypeError(
-                f"{api}: '{text.name_of(solve)}' must return real numbers, got {leaves[0].dtype.name}. Solve for the "
-                "real and the imaginary part."
-            )
-        with tf.GradientTape() as tape:
-            tape.watch(leaves)
-            value = tf.convert_to_tensor(objective(y, *args, **kwargs))
-            _check_objective(api, objective, value, batched)
-            total = tf.reduce_sum(value)
-        gradients = tape.gradient(total, leaves, unconnected_gradients="zero")
-        return tf.nest.pack_sequence_as(y, [tf.convert_to_tensor(g) for g in gradients])
+    name = text.name_of(objective)
 
-    return implicit_function(Problem(api, "objective", objective, gradient, options), solve)
+    def gradient_of(objective: Callable[..., Any]) -> Callable[..., Any]:
+        def gradient(y: Any, *args: Any, **kwargs: Any) -> Any:
+            leaves = tf.nest.flatten(y)
+            if any(leaf.dtype.is_complex for leaf in leaves):
+                raise TypeError(
+                    f"{api}: '{text.name_of(solve)}' must return real numbers, got {leaves[0].dtype.name}. Solve for "
+                    "the real and the imaginary part."
+                )
+            with tf.GradientTape() as tape:
+                tape.watch(leaves)
+                value = tf.convert_to_tensor(objective(y, *args, **kwargs))
+                _check_objective(api, name, value, batched)
+                total = tf.reduce_sum(value)
+            gradients = tape.gradient(total, leaves, unconnected_gradients="zero")
+            return tf.nest.pack_sequence_as(y, [tf.convert_to_tensor(g) for g in gradients])
+
+        return gradient
+
+    return implicit_function(Problem(api, "objective", objective, gradient_of, options), solve)
+
+
+def _unchanged(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
 
 
 def _checked_options(
@@ -332,15 +341,12 @@ def _checked_options(
     return options | {"linear_solve": linear_solve}
 
 
-def _check_objective(api: str, objective: Callable[..., Any], value: tf.Tensor, batched: bool) -> None:
+def _check_objective(api: str, name: str, value: tf.Tensor, batched: bool) -> None:
     if not value.dtype.is_floating:
         raise TypeError(
-            f"{api}: the objective '{text.name_of(objective)}' must return floating-point numbers, got "
+            f"{api}: the objective '{name}' must return floating-point numbers, got "
             f"{value.dtype.name}. Cast it, or take its real part."
         )
     if value.shape.rank not in (1 if batched else 0, None):
         expected = "one number for each example" if batched else "a scalar"
-        raise ValueError(
-            f"{api}: the objective '{text.name_of(objective)}' must return {expected}, got the shape {value.shape}. "
-            "Sum it."
-        )
+        raise ValueError(f"{api}: the objective '{name}' must return {expected}, got the shape {value.shape}. Sum it.")

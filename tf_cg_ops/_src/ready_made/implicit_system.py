@@ -35,8 +35,9 @@ class Problem:
     api: str
     noun: str  # What messages call the user's function.
     user_function: Callable[..., Any]
-    # Takes the unknowns, in the structure of the solver's result, and the arguments; returns the same structure.
-    residual: Callable[..., Any]
+    # The residual, from the user's function. It takes the unknowns, in the structure of the solver's result, and the
+    # arguments; it returns the same structure.
+    residual_of: Callable[[Callable[..., Any]], Callable[..., Any]]
     options: dict[str, Any]
     is_fixed_point: bool = False  # Otherwise a root.
 
@@ -143,7 +144,7 @@ class _Call:
         self._problem, self._unknowns, self._function_name = problem, unknowns, function_name
         self._subject = f"the {problem.noun} '{text.name_of(problem.user_function)}' of '{function_name}'"
         self._arguments = arguments
-        self._residual = _translated(problem.residual)
+        self._residual = problem.residual_of(_translated(problem.user_function))
 
     def differentiated(self, y: tf.Tensor) -> tf.Tensor:
         """The packed solution with its derivative."""
@@ -179,25 +180,21 @@ class _Call:
 
     def _solve(self, point: Point, y: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
         """The solution u of (dr/dy)^H u = dy."""
-        is_dense = self._problem.options["linear_solve"] is None
-        if is_dense:
-            value, matrix = point.run(("system", self._unknowns.batched, self._problem.is_fixed_point), self._system, y)
-        else:
-            value = point.value()
         if not tf.executing_eagerly() and not y.shape.is_fully_defined():
             # The op compares the upstream gradient, which has the shape of the root, with the residual. Only the
             # residual can be wrong, so the message exchanges the two shapes.
             message = self._unknowns.wrong_shape(f"{self._subject} must return", "{got}", "{expected}", _ADVICE)
-            expected = tf.shape(value, out_type=tf.int64)
+            expected = tf.shape(point.value(), out_type=tf.int64)
             dy = library.custom_gradient_check_shape(dy, expected, message=message)
-        if is_dense:
+        if self._problem.options["linear_solve"] is None:
+            value, matrix = point.run(("system", self._unknowns.batched, self._problem.is_fixed_point), self._system, y)
             # TensorFlow cannot solve systems in 16 bits.
             computed_in = tf.float32 if dy.dtype.size == 2 else dy.dtype
             right = tf.reshape(dy, tf.shape(matrix)[:2])[..., None]
             solution = tf.linalg.solve(tf.cast(matrix, computed_in), tf.cast(right, computed_in))
             u = tf.reshape(tf.cast(solution, dy.dtype), _shape(y))
         else:
-            u = self._iterative_solution(point, dy)
+            value, u = point.value(), self._iterative_solution(point, dy)
         if not self._problem.options["check_solution"]:
             return u
         return self._checked(value - y if self._problem.is_fixed_point else value, y, dy, u, point.values)
