@@ -115,7 +115,7 @@ LAYERS = {
     "ready_made": ("core", "keras", "embed_gradient", "custom_gradient", "linear", "rewrite"),
     "rewrite": ("core", "keras", "custom_gradient"),
     "memory": ("core", "keras", "embed_gradient", "custom_gradient", "rewrite"),
-    "linear": ("core", "custom_gradient"),
+    "linear": ("core", "custom_gradient", "memory", "rewrite"),
     "external": ("core", "embed_gradient", "custom_gradient"),
     "layers": ("core", "keras", "embed_gradient", "custom_gradient", "ready_made", "memory"),
 }

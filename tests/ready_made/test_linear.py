@@ -12,7 +12,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.modes import RUNS as MODES
-from ..support.modes import vjp, vjp_in_a_fresh_process
+from ..support.modes import derivative, vjp, vjp_in_a_fresh_process
 from ..support.tensors import pairs, random_array
 
 SOLVERS = {"cg": cg.linear.cg, "gmres": cg.linear.gmres}
@@ -90,7 +90,7 @@ def test_the_number_of_applications():
         return tf.concat([2 * u[:1], 3 * u[1:]], 0)
 
     np.testing.assert_allclose(cg.linear.gmres(operator, tf.constant([2.0, 6.0]), restart=3), [1.0, 2.0], rtol=1e-6)
-    assert len(calls) == 2 + 1 + 1  # Two directions are all. The last residual is computed again.
+    assert len(calls) == 2 + 1  # Two directions are all.
 
 
 @pytest.mark.parametrize(("solver", "mode"), [(cg.linear.cg, "eager"), (cg.linear.gmres, "traced")])
@@ -208,23 +208,14 @@ def test_the_solution_is_differentiated_and_not_the_iterations(case, mode):
         np.testing.assert_allclose(f, e, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("mode", ["eager", pytest.param("jit", marks=pytest.mark.slow)])
-def test_a_third_derivative_with_respect_to_what_the_matrix_reads_is_an_error(mode):
-    """Under XLA it is nan."""
+@pytest.mark.parametrize("mode", ["eager", "traced", pytest.param("jit", marks=pytest.mark.slow)])
+def test_the_third_derivative_with_respect_to_what_the_matrix_reads(mode):
+    """The sum of the solution is 3 / p."""
 
     def third(p):
-        with tf.GradientTape() as t3:
-            t3.watch(p)
-            with tf.GradientTape() as t2:
-                t2.watch(p)
-                _, first = vjp(lambda: cg.linear.cg(lambda u: p * u, tf.constant([1.0, 2.0])), p)
-            second = t2.gradient(first, p)
-        return t3.gradient(second, p)
+        return derivative(derivative(derivative(lambda p: cg.linear.cg(lambda u: p * u, tf.constant([1.0, 2.0])))))(p)
 
-    message = "linear.cg: derivatives with respect to Tensors that A reads work up to order 2, got order 3."
-    error = pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message))
-    with contextlib.nullcontext() if mode == "jit" else error:
-        assert np.isnan(MODES[mode](third)(tf.constant(2.0)))
+    np.testing.assert_allclose(MODES[mode](third)(tf.constant(2.0)), -18 / 16, rtol=1e-5)
 
 
 @pytest.mark.parametrize("mode", ["eager", "traced"])
@@ -398,9 +389,7 @@ def test_a_small_asymmetry_does_not_give_a_wrong_gradient(above, last, options, 
     def run(right):
         return vjp(lambda: cg.linear.cg(lambda u: tf.linalg.matvec(matrix, u), right, **options), right, right)[1]
 
-    error = pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(UNSUITABLE))
-    with contextlib.nullcontext() if mode == "jit" else error:
-        assert np.all(np.isnan(MODES[mode](run)(right)))
+    np.testing.assert_allclose(MODES[mode](run)(right), np.linalg.solve(matrix.T, right), rtol=1e-3)
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float64, tf.complex64])
@@ -582,7 +571,7 @@ ERRORS = {
     "structure": (
         lambda solver: solver(lambda u: u[0], [VECTOR, VECTOR]),
         ValueError,
-        "A must return the structure of b, a list, got an EagerTensor. Return the structure, shapes and dtype "
+        "A must return the structure of b, with 2 Tensors, got an EagerTensor. Return the structure, shapes and dtype "
         "of the argument.",
     ),
     "shape": (
@@ -593,18 +582,19 @@ ERRORS = {
     "dtype": (
         lambda solver: solver(lambda u: tf.cast(u, tf.float64), VECTOR),
         TypeError,
-        "A must return the dtype of b, float32, got float64. Return the structure, shapes and dtype of the argument.",
+        "A must return Tensors of the dtype of b, float32, got a Tensor of dtype float64. Return the structure, shapes "
+        "and dtype of the argument.",
     ),
     "nothing": (
         lambda solver: solver(lambda u: None, VECTOR),
         TypeError,
-        "A must return Tensors, got None. Return the structure, shapes and dtype of the argument.",
+        "A must return Tensors of the dtype of b, float32, got None. Return the structure, shapes and dtype of the "
+        "argument.",
     ),
     "list": (
         lambda solver: solver(lambda u: [u], VECTOR),
         ValueError,
-        "A must return the structure of b, one Tensor, got a list. Return the structure, shapes and dtype of the "
-        "argument.",
+        "A must return one Tensor, like b, got a list. Return the structure, shapes and dtype of the argument.",
     ),
     "exchanged": (
         lambda solver: solver(VECTOR, lambda u: u),
@@ -672,7 +662,6 @@ def test_a_restart_without_directions():
 
 S = np.array([[4.0, 1.0], [1.0, 3.0]])
 OPAQUE = {
-    "numpy": lambda w, u: tf.convert_to_tensor(w.numpy() @ u.numpy()),
     "numpy_function": lambda w, u: tf.ensure_shape(tf.numpy_function(np.matmul, [w, u], u.dtype), u.shape),
     "stop_gradient": lambda w, u: tf.stop_gradient(tf.linalg.matvec(w, u)),
     "stop_gradient of u": lambda w, u: tf.linalg.matvec(w, tf.stop_gradient(u)),
@@ -682,8 +671,7 @@ OPAQUE = {
 @pytest.mark.parametrize(
     ("case", "mode", "dtype"),
     [
-        ("numpy", "eager", tf.float32),
-        ("numpy_function", "eager", tf.float64),
+        ("numpy_function", "eager", tf.float32),
         ("numpy_function", "traced", tf.float64),
         ("stop_gradient", "jit", tf.float64),
         ("stop_gradient of u", "eager", tf.float32),

@@ -43,9 +43,10 @@ def cg(
     If it doesn't get there, you get an error and not a wrong `x`. XLA drops checks, so there `x` and its gradients are
     nan.
 
-    The gradient is the gradient of the exact solution. To compute it, the same method solves one more system. `b` and
-    the Tensors and variables that `A` reads get gradients; `x0` and `M` get none. Second derivatives work too, except
-    in a loaded SavedModel; a third derivative with respect to a Tensor that `A` reads is an error.
+    The gradient is the gradient of the exact solution. To compute it, the same method solves one more system, with the
+    transpose of `A`. `b` and the Tensors and variables that `A` reads get gradients, for the values that they had in
+    the call; `x0` and `M` get none. Where something records, `A` and `M` are traced, so they must use TensorFlow
+    operations. Derivatives of every order work, in a loaded SavedModel the first.
 
     For any other `A`, use `tf_cg_ops.linear.gmres`. The guide "Solvers and black boxes" shows both as `linear_solve` of
     `tf_cg_ops.implicit_root`, and has their costs and limits.
@@ -68,7 +69,7 @@ def cg(
         or complex dtype, or `x0` or the result of `A` or `M` has another dtype.
       ValueError: An option is out of range, or `x0` or the result of `A` or `M` has another structure or shape.
       tf.errors.InvalidArgumentError: At run time: the solver does not converge, the solution is too large for the
-        dtype, or the iterations or a gradient show that `A` is not symmetric positive definite.
+        dtype, or the iterations show that `A` is not symmetric positive definite.
 
     Differs from `tf.linalg.experimental.conjugate_gradient`, `jax.scipy.sparse.linalg.cg` and `scipy.sparse.linalg.cg`:
 
@@ -105,7 +106,14 @@ def _correct(
         return x, residual, direction, gamma, count + 1, is_definite
 
     direction = matrix.precondition(residual)
-    start = (tf.zeros_like(residual), residual, direction, dot(residual, direction), tf.zeros_like(maxiter), True)
+    start = (
+        tf.zeros_like(residual),
+        residual,
+        direction,
+        dot(residual, direction),
+        tf.zeros_like(maxiter),
+        tf.constant(True),
+    )
     x, _, _, _, count, is_definite = tf.while_loop(goes_on, step, start)
     return x, count, is_definite
 

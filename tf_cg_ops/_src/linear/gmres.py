@@ -48,8 +48,9 @@ def gmres(
 
     The gradient is the gradient of the exact solution. To compute it, the same method solves one more system, with the
     transposes of `A` and `M`. TensorFlow derives these, so both functions need a derivative. `b` and the Tensors and
-    variables that `A` reads get gradients; `x0` and `M` get none. Second derivatives work too, except in a loaded
-    SavedModel; a third derivative with respect to a Tensor that `A` reads is an error.
+    variables that `A` reads get gradients, for the values that they had in the call; `x0` and `M` get none. Where
+    something records, `A` and `M` are traced, so they must use TensorFlow operations. Derivatives of every order work,
+    in a loaded SavedModel the first.
 
     For a symmetric positive definite `A`, `tf_cg_ops.linear.cg` needs less memory. The guide "Solvers and black boxes"
     shows both as `linear_solve` of `tf_cg_ops.implicit_root`, and has their costs and limits.
@@ -130,7 +131,7 @@ def _correct(
     start = (tf.constant(0), basis, tf.zeros([restart, restart + 1], dtype))
     _, basis, columns = tf.while_loop(lambda k, *_: k < restart, extend, start, maximum_iterations=restart)
     weights = _least_squares(tf.transpose(columns), tf.cast(length, dtype))
-    return matrix.precondition(tf.linalg.matvec(basis[:restart], weights, transpose_a=True)), 1, True
+    return matrix.precondition(tf.linalg.matvec(basis[:restart], weights, transpose_a=True)), 1, tf.constant(True)
 
 
 def _least_squares(matrix: tf.Tensor, length: tf.Tensor) -> tf.Tensor:

@@ -3,22 +3,21 @@
 import contextlib
 import contextvars
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import tapes, tf_internal
-from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
+from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
+from tf_cg_ops._src.linear.equations import Equations, Point, with_derivative
 from tf_cg_ops._src.linear.system import VectorSystem, norm
 
 _Apply = Callable[[tf.Tensor], tf.Tensor]
 # The tolerance of a gradient, relative to its size, if the user asked for an absolute tolerance of the value.
 _TOL_OF_GRADIENT = 1e-5
-# The number of derivatives with respect to Tensors that A reads. Each one costs one more application of A.
-_ORDERS = 2
 
 _caller: contextvars.ContextVar[str] = contextvars.ContextVar("caller", default="")
 
@@ -55,125 +54,108 @@ class Method:
     advice: str
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True)
 class Matrix:
-    """A matrix and an approximation of its inverse, as functions of vectors, and the adjoint of the matrix.
+    """A matrix and an approximation of its inverse, as functions of vectors."""
 
-    `exact` applies the matrix, too. The iterations use `apply`, which is cheaper, but a different matrix if the one of
-    `linear.cg` is not Hermitian after all.
-    """
-
-    note: str  # For messages.
-    dtype: tf.DType  # Of the user's numbers; the vectors can have a wider one.
     apply: _Apply
-    precondition: _Apply
-    exact: _Apply
-    adjoint: Callable[[], "Matrix"]
+    inverse: _Apply | None
+    dtype: tf.DType  # Of the user's numbers; the vectors can have a wider one.
+    note: str = ""  # For messages.
+
+    def precondition(self, vector: tf.Tensor) -> tf.Tensor:
+        """The product with the approximation of the inverse."""
+        return vector if self.inverse is None else self.inverse(vector)
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
     """The options of both solvers."""
 
-    tol: Any  # A number; for a gradient also a Tensor.
+    tol: float | tf.Tensor  # A Tensor for a gradient.
     atol: float
     maxiter: int | None
 
 
 def solve(method: Method, system: VectorSystem, options: Options) -> Any:
     """The solution in the structure of `b`, checked, with its derivatives."""
-    apply, precondition, note = (
-        system.apply,
-        system.precondition,
-        " of the gradient, whose system has the transpose of A",
-    )
-    exact = apply
-    if method.is_for_hermitian:
-        transposed = _adjoint_of(apply, apply)
-        if _can_have_derivatives() and _gradient_of(apply, system.b, tf.zeros_like(system.b)) is None:
-            exact = transposed = _self_adjoint(method.api, apply)
-        adjoint = Matrix(note, system.dtype, apply, precondition, transposed, lambda: matrix)
-    else:
-        transposed, of_precondition = (
-            _adjoint_of(f, _without_derivative(method.api, noun)) for noun, f in (("A", apply), ("M", precondition))
-        )
-        adjoint = Matrix(note, system.dtype, transposed, of_precondition, transposed, lambda: matrix)
-    matrix = Matrix("", system.dtype, apply, precondition, exact, lambda: adjoint)
+    matrix = Matrix(system.apply, system.precondition, system.dtype)
     options = dataclasses.replace(options, tol=system.reachable(options.tol))
-    return system.unpack(_solve(method, matrix, options, system.b, system.x0)[0])
+    return system.unpack(_solve(method, matrix, options, system.b, system.x0))
 
 
-def _can_have_derivatives() -> bool:
-    return not tf.executing_eagerly() or tf_internal.could_possibly_record()
+def _solve(method: Method, matrix: Matrix, options: Options, b: tf.Tensor, x0: tf.Tensor | None = None) -> tf.Tensor:
+    """The solution as a vector, checked, with its derivatives."""
+    x, relative, guard = _constant_solution(method, matrix, options, tf.stop_gradient(b), x0)
+    if not tf.executing_eagerly() or tf_internal.could_possibly_record():
+        x = _with_derivatives(method, matrix, Options(relative, 0.0, options.maxiter), b, x)
+    # A product, so that without a solution the gradient is nan, too.
+    return x * tf.cast(guard, b.dtype)
 
 
-def _self_adjoint(api: str, apply: _Apply) -> _Apply:
-    """A function without a derivative in TensorFlow, with itself as its adjoint."""
+def _with_derivatives(method: Method, matrix: Matrix, options: Options, b: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """The solution `x`, a constant, with the derivatives of the exact solution.
 
-    def without_value(vector: tf.Tensor) -> Any:
-        return tf.zeros_like(vector), GradFn(exact, tangents=lambda tangents, *_: [exact(tangents[0])])
+    Differentiating the iterations would be wrong if they end early, for example if `b` is an eigenvector.
+    """
+    wording = without_gradient_function(method.api, differentiated="function A")
+    equations = Equations(wording, lambda unknowns, inputs: matrix.apply(unknowns[0]) - inputs[0], [x], [b])
+    inverse = None
+    if matrix.inverse is not None:
+        inverse = Equations(wording, lambda unknowns, _: matrix.precondition(unknowns[0]), [x])
 
-    without_value.__qualname__ = api
-    wording = without_gradient_function(api, differentiated="function A")
+    def value(function: Equations, values: list[tf.Tensor], vector: tf.Tensor) -> tf.Tensor:
+        return Point(function, [vector], values).value()
 
-    def exact(vector: tf.Tensor) -> tf.Tensor:
-        # A sum, because the Tensors that A reads can still have derivatives.
-        return apply(vector) + call_with_gradient(without_value, [vector], {}, wording=wording)
-
-    return exact
-
-
-def _gradient_of(function: _Apply, x: tf.Tensor, dy: tf.Tensor) -> tf.Tensor | None:
-    return tapes.gradient_of(lambda x, dy: (function(x), dy), x, dy)
-
-
-def _adjoint_of(function: _Apply, without_derivative: _Apply) -> _Apply:
-    def adjoint(vector: tf.Tensor) -> tf.Tensor:
-        product = _gradient_of(function, tf.zeros_like(vector), vector)
-        return without_derivative(vector) if product is None else product
-
-    return adjoint
-
-
-def _without_derivative(api: str, noun: str) -> _Apply:
-    def fail(vector: tf.Tensor) -> tf.Tensor:
+    def transposed(noun: str, point: Point, vector: tf.Tensor, otherwise: _Apply | None) -> tf.Tensor:
+        (product,) = point.by_unknowns(vector)
+        if product is not None:
+            return product
+        if otherwise is not None:
+            return otherwise(vector)
         raise ValueError(
-            f"{api}: {noun} must have a derivative, since a gradient applies its transpose, but TensorFlow finds none. "
-            "Compute with TensorFlow operations, and call NumPy through tf_cg_ops.numpy_function."
+            f"{method.api}: {noun} must have a derivative, since a gradient applies its transpose, but TensorFlow "
+            "finds none. Compute with TensorFlow operations, and call NumPy through tf_cg_ops.numpy_function."
         )
 
-    return fail
+    precondition: _Apply | None = None if inverse is None else functools.partial(value, inverse, inverse.values)
+
+    def apply_at(point: Point) -> _Apply:
+        return functools.partial(value, equations, [tf.zeros_like(b), *point.values[1:]])
+
+    def solve_transposed(point: Point, x: tf.Tensor, dx: tf.Tensor) -> tf.Tensor:
+        inverse_transposed = precondition
+        if inverse is not None and not method.is_for_hermitian:
+            at_x = Point(inverse, [x], inverse.values)
+            inverse_transposed = functools.partial(transposed, "M", at_x, otherwise=None)
+        otherwise = apply_at(point) if method.is_for_hermitian else None
+        apply = functools.partial(transposed, "A", point, otherwise=otherwise)
+        note = " of the gradient, whose system has the transpose of A"
+        return _solve(method, Matrix(apply, inverse_transposed, matrix.dtype, note), options, dx)
+
+    def solve_forward(point: Point, right: tf.Tensor) -> tf.Tensor:
+        return _solve(method, Matrix(apply_at(point), precondition, matrix.dtype, " of the tangent"), options, right)
+
+    return with_derivative(wording, method.api, equations, x, lambda x: [x], solve_transposed, solve_forward)
 
 
-def _solve(
-    method: Method, matrix: Matrix, options: Options, b: tf.Tensor, x0: tf.Tensor | None = None, noise: Any = (0.0, 0.0)
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """The solution as a vector, and the size of its rounding errors.
-
-    The size is two norms for `b - A(x)`. A residual below the first needs no solution; one above the second is more
-    than rounding. `noise` is the sum of these norms for `b` itself.
-    """
-    real, constant = b.dtype.real_dtype, tf.stop_gradient(b)
+def _constant_solution(
+    method: Method, matrix: Matrix, options: Options, b: tf.Tensor, x0: tf.Tensor | None
+) -> tuple[tf.Tensor, float | tf.Tensor, tf.Tensor]:
+    """The solution, the relative tolerance that it meets, and 1; not a number under XLA if there is no solution."""
+    real = b.dtype.real_dtype
     # Scaled, so that squares do not become zero or infinite.
-    largest = tf.reduce_max(tf.concat([tf.abs(constant), tf.zeros([1], real)], 0))
+    largest = tf.reduce_max(tf.concat([tf.abs(b), tf.zeros([1], real)], 0))
     scale = tf.where((largest > 0) & tf.math.is_finite(largest), largest, tf.ones_like(largest))
     factor = tf.cast(scale, b.dtype)
-    size = norm(constant / factor)
+    size = norm(b / factor)
     epsilon = float(np.finfo(real.as_numpy_dtype).eps)
     limit = tf.maximum(tf.cast(options.tol, real) * size, tf.cast(options.atol, real) / scale)
-    loose = 10 * limit + epsilon**0.5 * size
-    limit = tf.maximum(limit, tf.cast(noise[0], real) / scale)
     start = None if x0 is None else tf.stop_gradient(x0) / factor
-    x, length, before, count, is_suitable = _iterate(method, matrix, constant / factor, start, limit, options.maxiter)
+    x, length, before, count, is_suitable = _iterate(method, matrix, b / factor, start, limit, options.maxiter)
     x, length = tf.stop_gradient(x * factor), tf.stop_gradient(length)
-    residual = b - matrix.exact(x)
-    difference = norm(tf.stop_gradient(residual) / factor)
     largest = tf.reduce_max(tf.abs(x))
     fits = largest <= tf.constant(matrix.dtype.real_dtype.max, real)
-    if matrix.exact is not matrix.apply:
-        # Only for a solution that has converged and fits the dtype. If rounding alone is as large as the limit, the two
-        # products differ by up to twice that.
-        is_suitable &= ~(fits & (length <= limit) & (difference > 3 * limit + 32 * epsilon * size))
     has_converged = is_suitable & tf.math.is_finite(length) & (length <= limit)
     is_solved = has_converged & fits
     # The residual has stopped shrinking, or the rest of it is rounding.
@@ -202,61 +184,11 @@ def _solve(
         (is_suitable, unsuitable),
         (is_solved | ~has_converged, too_large),
     )
-    if _can_have_derivatives():
-        if options.atol > 0:
-            relative = tf.where(size > 0, limit / size, tf.fill([], tf.constant(_TOL_OF_GRADIENT, real)))
-            options = Options(tf.minimum(relative, max(options.tol, _TOL_OF_GRADIENT)), 0.0, options.maxiter)
-        x = _with_derivatives(method, matrix, options, b, x, residual)
-    rounding = tf.stack([4 * difference + 64 * epsilon * size, loose])
-    # A product, so that without a solution the gradient is nan, too.
-    return x * tf.cast(guard, b.dtype), tf.stop_gradient(rounding * scale + noise)
-
-
-def _with_derivatives(
-    method: Method, matrix: Matrix, options: Options, b: tf.Tensor, x: tf.Tensor, residual: tf.Tensor
-) -> tf.Tensor:
-    """The solution `x`, a constant, with the derivatives of the exact solution.
-
-    Differentiating the iterations would be wrong if they end early, for example if `b` is an eigenvector.
-
-    For every y, A^-1 b = y + A^-1 (b - A y). If A^-1 is treated as a constant, the right side has one more correct
-    derivative than y, with respect to everything that b and A are computed from. In a gradient of this sum, the terms
-    for y cancel up to rounding. The size of that rounding is passed along, so that no system is solved for it.
-    """
-    wording = without_gradient_function(method.api, differentiated="function A")
-    real = b.dtype.real_dtype
-    no_noise = tf.zeros([2], real)
-
-    def last(residual: tf.Tensor) -> Any:
-        def grad_fn(dx: tf.Tensor, noise: tf.Tensor) -> list[tf.Tensor]:
-            is_rounding = ~(norm(tf.stop_gradient(dx)) > noise[1])
-            message = (
-                f"{method.api}: derivatives with respect to Tensors that A reads work up to order {_ORDERS}, got order "
-                f"{_ORDERS + 1}."
-            )
-            return [tf.zeros_like(dx) * tf.cast(_guard(real, is_rounding, (is_rounding, [message])), dx.dtype)]
-
-        no_tangents = [tf.zeros_like(x), no_noise]
-        return (x, no_noise), GradFn(grad_fn, tangents=lambda *_: no_tangents)
-
-    def next_order(y: tf.Tensor, noise: tf.Tensor, residual: tf.Tensor) -> Any:
-        def grad_fn(dx: tf.Tensor, noise: tf.Tensor) -> list[tf.Tensor]:
-            solution, rounding = _solve(method, matrix.adjoint(), options, dx, noise=noise)
-            return [dx, rounding, solution]
-
-        def tangents(of_inputs: list[Any], *_: Any) -> list[tf.Tensor]:
-            dy, noise, residual = of_inputs
-            solution, rounding = _solve(method, matrix, options, residual, noise=no_noise if noise is None else noise)
-            return [solution if dy is None else dy + solution, rounding]
-
-        return (x, no_noise), GradFn(grad_fn, tangents=tangents)
-
-    for function in (last, next_order):
-        function.__qualname__ = method.api
-    y, noise = call_with_gradient(last, [residual], {}, wording=wording)
-    for _ in range(_ORDERS):
-        y, noise = call_with_gradient(next_order, [y, noise, b - matrix.exact(y)], {}, wording=wording)
-    return y
+    relative = options.tol
+    if options.atol > 0:
+        relative = tf.where(size > 0, limit / size, tf.fill([], tf.constant(_TOL_OF_GRADIENT, real)))
+        relative = tf.minimum(relative, max(options.tol, _TOL_OF_GRADIENT))
+    return x, relative, guard
 
 
 def _iterate(
@@ -269,9 +201,8 @@ def _iterate(
     """
     if tf_internal.could_possibly_record():
         # Otherwise TensorFlow would keep every iteration for higher derivatives, and XLA cannot compile that.
-        without = dataclasses.replace(
-            matrix, apply=_recorded(matrix.apply), precondition=_recorded(matrix.precondition)
-        )
+        inverse = matrix.inverse and _recorded(matrix.inverse)
+        without = dataclasses.replace(matrix, apply=_recorded(matrix.apply), inverse=inverse)
         with tf_internal.stop_recording():
             return _iterate(method, without, b, x0, limit, maxiter)
     if maxiter is None:

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import text
+from tf_cg_ops._src.linear.packing import Packing
 
 # The distance from 1 to the next larger number.
 _ROUNDING = {tf.float16: 2.0**-10, tf.bfloat16: 2.0**-7}
@@ -23,32 +24,25 @@ class VectorSystem:
       dtype: The dtype of the user's numbers.
       x0: The start as a vector, or None.
       apply: Applies `A` to a vector.
-      precondition: Applies `M` to a vector; without `M`, returns it unchanged.
+      precondition: Applies `M` to a vector, or None.
     """
 
     def __init__(self, api: str, matrix: Any, b: Any, x0: Any, preconditioner: Any) -> None:
         self._api = api
-        apply, precondition = self._of_vectors("A", matrix), self._of_vectors("M", preconditioner)
-        self._b = tf.nest.map_structure(self._to_tensor, b)
-        leaves = tf.nest.flatten(self._b)
+        self.apply = self._of_vectors("A", matrix)
+        self.precondition = None if preconditioner is None else self._of_vectors("M", preconditioner)
+        leaves = [self._to_tensor(leaf) for leaf in tf.nest.flatten(b)]
         dtypes = sorted({leaf.dtype.name for leaf in leaves})
         if len(dtypes) != 1 or not (leaves[0].dtype.is_floating or leaves[0].dtype.is_complex):
             raise TypeError(
                 f"{api}: b must hold Tensors of one floating-point or complex dtype, got "
                 f"{', '.join(dtypes) or 'no Tensor'}. Cast them with tf.cast."
             )
-        self._shapes = [tf.shape(leaf) for leaf in leaves]
-        self._static_shapes = [leaf.shape for leaf in leaves]
-        self.dtype = leaves[0].dtype
-        # TensorFlow cannot factor matrices in 16 bits, and sums lose too many digits there.
-        self._computed_in = tf.float32 if self.dtype.size == 2 else self.dtype
-        self.b = self._concatenate(leaves)
-        self.apply, self.precondition = apply, precondition
-        self.x0 = (
-            None
-            if x0 is None
-            else self._pack("x0 must have", x0, "It is a first guess of the solution; write the tolerance as tol=1e-5.")
-        )
+        self._packing = Packing(api, "b", b, leaves, as_vector=True)
+        self.dtype = self._packing.dtype
+        self.b = self._widened(self._packing.packed)
+        advice = "It is a first guess of the solution; write the tolerance as tol=1e-5."
+        self.x0 = None if x0 is None else self._widened(self._packing.pack("x0 must have", x0, advice))
 
     def reachable(self, tol: float) -> float:
         """The tolerance; in 16 bits at least what the rounding in `A` allows."""
@@ -56,20 +50,10 @@ class VectorSystem:
 
     def unpack(self, vector: tf.Tensor) -> Any:
         """A vector in the structure of `b`."""
-        if len(self._shapes) == 1:
-            parts = [vector]
-        else:
-            parts = tf.split(vector, [tf.reduce_prod(shape) for shape in self._shapes])
-        parts = [tf.cast(part, self.dtype) for part in parts]
-        leaves = [tf.reshape(part, shape) for part, shape in zip(parts, self._shapes, strict=True)]
-        for leaf, shape in zip(leaves, self._static_shapes, strict=True):
-            leaf.set_shape(shape)
-        return tf.nest.pack_sequence_as(self._b, leaves)
+        return self._packing.unpack(tf.cast(vector, self.dtype))
 
     def _of_vectors(self, name: str, function: Any) -> Callable[[tf.Tensor], tf.Tensor]:
         """The user's function, which takes structures, as a function of vectors."""
-        if function is None and name == "M":
-            return lambda vector: vector
         if not callable(function):
             remedy = f"lambda u: tf.linalg.matvec({'matrix' if name == 'A' else 'inverse'}, u)"
             if isinstance(function, tf.linalg.LinearOperator):
@@ -78,36 +62,12 @@ class VectorSystem:
                 f"{self._api}: {name} must be a function that takes and returns the structure of b, got "
                 f"{text.describe_type(function)}. Pass {remedy}."
             )
-        advice = "Return the structure, shapes and dtype of the argument."
-        return lambda vector: self._pack(f"{name} must return", function(self.unpack(vector)), advice)
+        subject, advice = f"{name} must return", "Return the structure, shapes and dtype of the argument."
+        return lambda vector: self._widened(self._packing.pack(subject, function(self.unpack(vector)), advice))
 
-    def _pack(self, subject: str, value: Any, advice: str) -> tf.Tensor:
-        """The elements of a value as a vector; TypeError or ValueError unless the value is like `b`."""
-        try:
-            tf.nest.assert_same_structure(self._b, value, check_types=False)
-        except (TypeError, ValueError) as error:
-            structure = text.describe_type(self._b) if tf.nest.is_nested(self._b) else "one Tensor"
-            raise ValueError(
-                f"{self._api}: {subject} the structure of b, {structure}, got {text.describe_type(value)}. {advice}"
-            ) from error
-        try:
-            leaves = [
-                leaf if tf.is_tensor(leaf) else tf.convert_to_tensor(leaf, self.dtype)
-                for leaf in tf.nest.flatten(value)
-            ]
-        except (TypeError, ValueError) as error:
-            raise TypeError(f"{self._api}: {subject} Tensors, got {text.describe(value)}. {advice}") from error
-        for leaf, shape in zip(leaves, self._static_shapes, strict=True):
-            if leaf.dtype != self.dtype:
-                raise TypeError(
-                    f"{self._api}: {subject} the dtype of b, {self.dtype.name}, got {leaf.dtype.name}. {advice}"
-                )
-            if not leaf.shape.is_compatible_with(shape):
-                raise ValueError(f"{self._api}: {subject} the shape of b, {shape}, got {leaf.shape}. {advice}")
-        return self._concatenate(leaves)
-
-    def _concatenate(self, leaves: list[tf.Tensor]) -> tf.Tensor:
-        return tf.concat([tf.reshape(tf.cast(leaf, self._computed_in), [-1]) for leaf in leaves], 0)
+    def _widened(self, vector: tf.Tensor) -> tf.Tensor:
+        # TensorFlow cannot factor matrices in 16 bits, and sums lose too many digits there.
+        return tf.cast(vector, tf.float32) if self.dtype.size == 2 else vector
 
     def _to_tensor(self, leaf: Any) -> tf.Tensor:
         try:

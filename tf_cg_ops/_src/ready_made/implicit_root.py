@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, text, tf_internal
 from tf_cg_ops._src.core.types import P, R, Structure
-from tf_cg_ops._src.ready_made.equations import Problem
-from tf_cg_ops._src.ready_made.implicit_system import checked_options, implicit_function
+from tf_cg_ops._src.ready_made.implicit_system import Problem, implicit_function
 
 
 def _advice(call: str) -> str:
@@ -31,7 +30,7 @@ def implicit_root(
     batched: bool = False,
     linear_solve: Callable[..., Structure] | None = None,
     has_aux: bool = False,
-    check_solution: bool | None = None,
+    check_solution: bool = True,
 ) -> Callable[P, R]: ...
 @overload
 def implicit_root(
@@ -41,7 +40,7 @@ def implicit_root(
     batched: bool = False,
     linear_solve: Callable[..., Structure] | None = None,
     has_aux: bool = False,
-    check_solution: bool | None = None,
+    check_solution: bool = True,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
 @misplaced_calls.explains("implicit_root", _advice("implicit_root(residual, solve)"))
@@ -52,7 +51,7 @@ def implicit_root(
     batched: bool = False,
     linear_solve: Callable[..., Structure] | None = None,
     has_aux: bool = False,
-    check_solution: bool | None = None,
+    check_solution: bool = True,
 ) -> Callable[..., Structure]:
     """Differentiates the result `y` of a solver for `residual(y, *args) = 0`, without differentiating the solver.
 
@@ -76,25 +75,22 @@ def implicit_root(
     True
 
     `solve(*args)` can find `y` by any method: a `tf.while_loop`, Newton's method, SciPy in a `tf.numpy_function`. It
-    runs once, in the forward pass. With the Jacobians `dr/dy` and `dr/dx` of the residual at `y`, the gradient with
-    respect to an argument `x`, for an upstream gradient `dy`, is
+    runs once, in the forward pass. The derivative is the one of a step of Newton's method at `y`. With the Jacobians
+    `dr/dy` and `dr/dx` of the residual, the gradient with respect to `x`, for an upstream gradient `dy`, is
 
         dx = -(dr/dx)^H u    where    (dr/dy)^H u = dy
 
-    Each Tensor among the arguments gets a gradient, and so does each variable that the residual reads, if it is
-    trainable or a tape watches it. A Tensor that the residual closes over gets none: pass it as an argument.
+    Each Tensor gets a gradient that the residual gets as an argument or closes over, and so does each variable that it
+    reads, with the value that it had in the call. Derivatives of every order work, in a loaded model up to the third.
 
-    The gradient is only as accurate as `y`. In eager mode it checks that `y` is near a root, which finds exchanged
-    arguments and a solver that diverged, but not one that stopped early; see `check_solution`.
-
-    Derivatives of every order work, in a loaded model up to the third. For a fixed point or a minimum, use
-    `tf_cg_ops.implicit_fixed_point` or `tf_cg_ops.implicit_minimum`. The guide "Solvers and black boxes" has examples
-    of every option, the costs and the limits.
+    The gradient is only as accurate as `y`, so it checks that `y` is a solution: see `check_solution`. For a fixed
+    point or a minimum, use `tf_cg_ops.implicit_fixed_point` or `tf_cg_ops.implicit_minimum`. The guide "Solvers and
+    black boxes" has examples of every option, the costs and the limits.
 
     Args:
       residual: `residual(y, *args)` is zero at the root. It takes `y`, a Tensor or a structure of Tensors, and returns
-        the same structure, shapes and dtype, computed with TensorFlow operations. For an argument that is a Variable it
-        gets the value.
+        the same structure, shapes and dtype. It is traced in each call, so it must use TensorFlow operations. For an
+        argument that is a Variable it gets the value.
       solve: The solver. It can read variables, and keep state in them. Without it you get a decorator for a solver.
       batched: Whether the leading dimension of `y` is a batch of independent systems: the residual of one example
         depends on that example's `y` only. The Jacobians `dr/dy` are then `[B, n, n]`.
@@ -103,8 +99,8 @@ def implicit_root(
         `tf_cg_ops.linear.gmres`. By default the Jacobian is computed and solved with `tf.linalg.solve`.
       has_aux: Whether `solve` returns a pair `(y, aux)`. `aux`, for example the number of steps, is passed through and
         has no gradient.
-      check_solution: Whether a gradient checks that `y` is near a root. By default it does in eager mode; with True
-        also in graphs, at run time, but not under XLA.
+      check_solution: Whether a gradient checks that `y` is a solution: a step of Newton's method must not change it by
+        more than a tenth of its size. XLA drops the check.
 
     Returns:
       A function with the signature of `solve` that returns its `y`, or `(y, aux)`.
@@ -115,22 +111,21 @@ def implicit_root(
         compute a gradient: `linear_solve` returned another dtype.
       ValueError: At the call: the residual does not have the structure and shapes of `y`, or `y` is a scalar with
         `batched`. When you compute a gradient: `linear_solve` returned another structure or shape, the residual has no
-        derivative with respect to `y`, or `y` is far from a root.
-      NotImplementedError: When you compute a gradient: `check_solution` is True under XLA, or the residual opens a tape
-        under a ForwardAccumulator in eager mode.
+        derivative with respect to `y`, or in eager mode `y` is not a solution.
       RuntimeError: You compute a derivative above the third order in a loaded model.
       tf.errors.InvalidArgumentError: At run time: the residual has another shape than `y`, the Jacobian is singular, a
-        solver of `tf_cg_ops.linear` does not converge, or `y` is far from a root in a graph with `check_solution=True`.
+        solver of `tf_cg_ops.linear` does not converge, or in a graph `y` is not a solution.
 
     Differs from `jax.lax.custom_root`:
 
-    - The residual takes the solver's arguments, and they get the gradients. JAX's takes `y` alone and closes over them.
+    - The residual takes the solver's arguments, too. JAX's takes `y` alone and closes over them, which works here as
+      well.
     - `linear_solve` solves the transposed system, and you can leave it out. JAX's `tangent_solve` is required.
     """
-    options = checked_options("implicit_root", "residual", residual, batched, linear_solve, has_aux, check_solution)
+    options = _checked_options("implicit_root", "residual", residual, batched, linear_solve, has_aux, check_solution)
     if solve is None:
         return functools.partial(implicit_root, residual, **options)
-    return implicit_function(Problem("implicit_root", "residual", residual, residual, options), solve)
+    return implicit_function(Problem("implicit_root", "residual", residual, _unchanged, options), solve)
 
 
 @overload
@@ -141,7 +136,7 @@ def implicit_fixed_point(
     batched: bool = False,
     linear_solve: Callable[..., Structure] | None = None,
     has_aux: bool = False,
-    check_solution: bool | None = None,
+    check_solution: bool = True,
 ) -> Callable[P, R]: ...
 @overload
 def implicit_fixed_point(
@@ -151,7 +146,7 @@ def implicit_fixed_point(
     batched: bool = False,
     linear_solve: Callable[..., Structure] | None = None,
     has_aux: bool = False,
-    check_solution: bool | None = None,
+    check_solution: bool = True,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
 @misplaced_calls.explains("implicit_fixed_point", _advice("implicit_fixed_point(f, solve)"))
@@ -162,7 +157,7 @@ def implicit_fixed_point(
     batched: bool = False,
     linear_solve: Callable[..., Structure] | None = None,
     has_aux: bool = False,
-    check_solution: bool | None = None,
+    check_solution: bool = True,
 ) -> Callable[..., Structure]:
     """Differentiates the fixed point `y = f(y, *args)` that a solver returns, without differentiating the solver.
 
@@ -189,7 +184,7 @@ def implicit_fixed_point(
         dx = (df/dx)^H u    where    u = dy + (df/dy)^H u
 
     In a deep equilibrium model `y` is the state of the layer. Everything else works as in `tf_cg_ops.implicit_root`,
-    with `f(y, *args) - y` as its residual.
+    with `f(y, *args) - y` as its residual. `f` need not read all unknowns: one that it never reads has no derivative.
 
     Args:
       f: `f(y, *args)` returns the structure, shapes and dtype of `y`, computed with TensorFlow operations.
@@ -198,7 +193,7 @@ def implicit_fixed_point(
       linear_solve: `linear_solve(vjp, dy)` returns the `u` with `vjp(u) = dy`, as for `tf_cg_ops.implicit_root`; here
         `vjp(u)` is `(df/dy)^H u - u`.
       has_aux: Whether `solve` returns a pair `(y, aux)`.
-      check_solution: Whether a gradient checks that `y` is near a fixed point, as for `tf_cg_ops.implicit_root`.
+      check_solution: Whether a gradient checks that `y` is a fixed point, as for `tf_cg_ops.implicit_root`.
 
     Returns:
       A function with the signature of `solve` that returns its `y`, or `(y, aux)`.
@@ -206,17 +201,16 @@ def implicit_fixed_point(
     Raises:
       TypeError: As `tf_cg_ops.implicit_root`, with `f` instead of `residual`.
       ValueError: Likewise.
-      NotImplementedError: Likewise.
       RuntimeError: Likewise.
       tf.errors.InvalidArgumentError: Likewise.
 
     Source: Bai, Kolter and Koltun, "Deep equilibrium models" (2019), arXiv:1909.01377, theorem 1.
     """
     api = "implicit_fixed_point"
-    options = checked_options(api, "f", f, batched, linear_solve, has_aux, check_solution)
+    options = _checked_options(api, "f", f, batched, linear_solve, has_aux, check_solution)
     if solve is None:
         return functools.partial(implicit_fixed_point, f, **options)
-    return implicit_function(Problem(api, "function", f, f, options, is_fixed_point=True), solve)
+    return implicit_function(Problem(api, "function", f, _unchanged, options, is_fixed_point=True), solve)
 
 
 @overload
@@ -227,7 +221,7 @@ def implicit_minimum(
     batched: bool = False,
     linear_solve: Callable[..., Structure] | None = None,
     has_aux: bool = False,
-    check_solution: bool | None = None,
+    check_solution: bool = True,
 ) -> Callable[P, R]: ...
 @overload
 def implicit_minimum(
@@ -237,7 +231,7 @@ def implicit_minimum(
     batched: bool = False,
     linear_solve: Callable[..., Structure] | None = None,
     has_aux: bool = False,
-    check_solution: bool | None = None,
+    check_solution: bool = True,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
 @misplaced_calls.explains("implicit_minimum", _advice("implicit_minimum(objective, solve)"))
@@ -248,7 +242,7 @@ def implicit_minimum(
     batched: bool = False,
     linear_solve: Callable[..., Structure] | None = None,
     has_aux: bool = False,
-    check_solution: bool | None = None,
+    check_solution: bool = True,
 ) -> Callable[..., Structure]:
     """Differentiates the minimum of `objective(y, *args)` that a solver returns, without differentiating the solver.
 
@@ -275,8 +269,8 @@ def implicit_minimum(
         dx = -(d2f/dydx)^T u    where    H u = dy
 
     Everything else works as in `tf_cg_ops.implicit_root`, with the gradient of the objective as its residual. `H` is
-    symmetric, so `tf_cg_ops.linear.cg` is a good `linear_solve` for a minimum. Forward mode does not work in eager
-    mode. For a minimum with constraints, give the Karush-Kuhn-Tucker conditions to `tf_cg_ops.implicit_root`.
+    symmetric, so `tf_cg_ops.linear.cg` is a good `linear_solve` for a minimum. For a minimum with constraints, give the
+    Karush-Kuhn-Tucker conditions to `tf_cg_ops.implicit_root`.
 
     Args:
       objective: `objective(y, *args)` returns a real scalar, or with `batched` one for each example, computed with
@@ -286,7 +280,7 @@ def implicit_minimum(
       linear_solve: `linear_solve(vjp, dy)` returns the `u` with `vjp(u) = dy`, as for `tf_cg_ops.implicit_root`; here
         `vjp(u)` is `H u`.
       has_aux: Whether `solve` returns a pair `(y, aux)`.
-      check_solution: Whether a gradient checks that `y` is near a minimum, as for `tf_cg_ops.implicit_root`.
+      check_solution: Whether a gradient checks that `y` is a minimum, as for `tf_cg_ops.implicit_root`.
 
     Returns:
       A function with the signature of `solve` that returns its `y`, or `(y, aux)`.
@@ -295,42 +289,64 @@ def implicit_minimum(
       TypeError: As `tf_cg_ops.implicit_root`. At the call, also: the objective or `y` is not real.
       ValueError: As `tf_cg_ops.implicit_root`. At the call, also: the objective is not a scalar, or with `batched` not
         a vector.
-      NotImplementedError: As `tf_cg_ops.implicit_root`.
-      RuntimeError: Likewise.
+      RuntimeError: As `tf_cg_ops.implicit_root`.
       tf.errors.InvalidArgumentError: Likewise.
     """
     api = "implicit_minimum"
-    options = checked_options(api, "objective", objective, batched, linear_solve, has_aux, check_solution)
+    options = _checked_options(api, "objective", objective, batched, linear_solve, has_aux, check_solution)
     if solve is None:
         return functools.partial(implicit_minimum, objective, **options)
 
-    def gradient(y: Any, *args: Any, **kwargs: Any) -> Any:
-        leaves = tf.nest.flatten(y)
-        if any(leaf.dtype.is_complex for leaf in leaves):
-            raise TypeError(
-                f"{api}: '{text.name_of(solve)}' must return real numbers, got {leaves[0].dtype.name}. Solve for the "
-                "real and the imaginary part."
-            )
-        with tf.GradientTape() as tape:
-            tape.watch(leaves)
-            value = tf.convert_to_tensor(objective(y, *args, **kwargs))
-            _check_objective(api, objective, value, batched)
-            total = tf.reduce_sum(value)
-        gradients = tape.gradient(total, leaves, unconnected_gradients="zero")
-        return tf.nest.pack_sequence_as(y, [tf.convert_to_tensor(g) for g in gradients])
+    name = text.name_of(objective)
 
-    return implicit_function(Problem(api, "objective", objective, gradient, options), solve)
+    def gradient_of(objective: Callable[..., Any]) -> Callable[..., Any]:
+        def gradient(y: Any, *args: Any, **kwargs: Any) -> Any:
+            leaves = tf.nest.flatten(y)
+            if any(leaf.dtype.is_complex for leaf in leaves):
+                raise TypeError(
+                    f"{api}: '{text.name_of(solve)}' must return real numbers, got {leaves[0].dtype.name}. Solve for "
+                    "the real and the imaginary part."
+                )
+            with tf.GradientTape() as tape:
+                tape.watch(leaves)
+                value = tf.convert_to_tensor(objective(y, *args, **kwargs))
+                _check_objective(api, name, value, batched)
+                total = tf.reduce_sum(value)
+            gradients = tape.gradient(total, leaves, unconnected_gradients="zero")
+            return tf.nest.pack_sequence_as(y, [tf.convert_to_tensor(g) for g in gradients])
+
+        return gradient
+
+    return implicit_function(Problem(api, "objective", objective, gradient_of, options), solve)
 
 
-def _check_objective(api: str, objective: Callable[..., Any], value: tf.Tensor, batched: bool) -> None:
+def _unchanged(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
+
+
+def _checked_options(
+    api: str, parameter: str, function: Any, batched: Any, linear_solve: Any, has_aux: Any, check_solution: Any
+) -> dict[str, Any]:
+    """The options of an implicit function; TypeError if one of them, or the function, has a wrong type."""
+    if not callable(function):
+        raise TypeError(f"{api}: {parameter} must be a function, got {text.describe_type(function)}.")
+    if linear_solve is not None and not callable(linear_solve):
+        raise TypeError(
+            f"{api}: linear_solve must be a function such as tf_cg_ops.linear.gmres, got {text.describe(linear_solve)}."
+        )
+    options = {"batched": batched, "has_aux": has_aux, "check_solution": check_solution}
+    for name, value in options.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"{api}: {name} must be True or False, got {text.describe(value)}. Pass a Python bool.")
+    return options | {"linear_solve": linear_solve}
+
+
+def _check_objective(api: str, name: str, value: tf.Tensor, batched: bool) -> None:
     if not value.dtype.is_floating:
         raise TypeError(
-            f"{api}: the objective '{text.name_of(objective)}' must return floating-point numbers, got "
+            f"{api}: the objective '{name}' must return floating-point numbers, got "
             f"{value.dtype.name}. Cast it, or take its real part."
         )
     if value.shape.rank not in (1 if batched else 0, None):
         expected = "one number for each example" if batched else "a scalar"
-        raise ValueError(
-            f"{api}: the objective '{text.name_of(objective)}' must return {expected}, got the shape {value.shape}. "
-            "Sum it."
-        )
+        raise ValueError(f"{api}: the objective '{name}' must return {expected}, got the shape {value.shape}. Sum it.")

@@ -1,0 +1,191 @@
+"""Equations that a solution satisfies, and the derivative of the solution: the one of a step of Newton's method."""
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_cg_ops._src.core import slices, tapes, tf_internal
+from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
+from tf_cg_ops._src.custom_gradient.wording import Wording
+from tf_cg_ops._src.memory.loop_step import LoopStep
+from tf_cg_ops._src.rewrite import control_flow
+from tf_cg_ops._src.rewrite.built_functions import find_or_build
+from tf_cg_ops._src.rewrite.traced_call import ThreadSafeFunction, trace
+
+
+class Equations:
+    """A function of unknowns, traced once. What it reads is recorded now: its inputs, Tensors that it closes over, and
+    the values of variables.
+
+    Attributes:
+      values: All that, as Tensors with a gradient.
+      handles: Other resources, and variables that it does not only read.
+    """
+
+    def __init__(
+        self,
+        wording: Wording,
+        function: Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], tf.Tensor],
+        unknowns: Sequence[tf.Tensor],
+        inputs: Sequence[tf.Tensor] = (),
+    ) -> None:
+        """`function(unknowns, inputs)` returns one Tensor, which is zero for the solution."""
+        number = len(unknowns)
+        specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in (*unknowns, *inputs)]
+        self._step = LoopStep(wording, lambda *tensors: [function(tensors[:number], tensors[number:])], specs)
+        self._num_inputs = len(inputs)
+        outside, self.handles = self._step.take_outside()
+        self.values = [*inputs, *outside]
+
+    def __call__(self, unknowns: Sequence[tf.Tensor], values: Sequence[tf.Tensor], handles: Sequence[Any]) -> tf.Tensor:
+        """The function in the default graph."""
+        graph = tf.compat.v1.get_default_graph()
+        num_operations = graph.num_operations()
+        inputs, outside = values[: self._num_inputs], values[self._num_inputs :]
+        (output,), _ = self._step([*unknowns, *inputs], self._step.state(outside), outside, list(handles))
+        if tf_internal.could_possibly_record():
+            for op in graph.get_operations()[num_operations:]:
+                _record(op)
+        return output
+
+    def find_or_build(self, key: Any, build: Callable[[], Any]) -> Any:
+        """Returns `build()`, or what an earlier call in eager mode built for an equal function."""
+        return find_or_build(("equations", key), self._step.graph, self._step.inputs, build)
+
+
+def _record(op: tf.Operation) -> None:
+    """Records a copied op on the tapes. TensorFlow only records ops that its Python functions create, such as loops."""
+    gradient_function = tf_internal.find_gradient_function(op)
+    if gradient_function is None or not op.outputs or op.type in control_flow.TYPES:
+        return
+
+    def backward(*dys: Any) -> Any:
+        gradients = gradient_function(op, *dys)
+        return list(gradients) if isinstance(gradients, (list, tuple)) else [gradients]
+
+    tapes.record(op.type, list(op.outputs), list(op.inputs), backward)
+
+
+class Point:
+    """Equations and their derivatives at one point, in eager mode and in every graph."""
+
+    def __init__(
+        self, equations: Equations, unknowns: Sequence[tf.Tensor], values: Sequence[Any], handles: Any = None
+    ) -> None:
+        self._equations, self._unknowns, self.values = equations, list(unknowns), list(values)
+        self._handles = equations.handles if handles is None else handles
+        self._by_graph: dict[tf.Graph, tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]] = {}
+
+    def run(self, key: Any, function: Callable[..., Any], *tensors: tf.Tensor) -> Any:
+        """`function(point, *tensors)` in a graph. In eager mode a call can reuse what was built for equal equations.
+
+        The key says what the function computes.
+        """
+        if not tf.executing_eagerly():
+            return function(self, *tensors)
+        first = [0, *itertools.accumulate(map(len, (self._unknowns, self.values, self._handles)))]
+
+        def call(*all_tensors: tf.Tensor) -> Any:
+            unknowns, values, handles = (all_tensors[start:end] for start, end in itertools.pairwise(first))
+            return function(Point(self._equations, unknowns, values, handles), *all_tensors[first[-1] :])
+
+        arguments = [*self._unknowns, *self.values, *self._handles, *tensors]
+        shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in arguments)
+        build = functools.partial(_built, call, arguments)
+        return self._equations.find_or_build((key, *first, shapes), build)(*arguments)
+
+    def value(self) -> tf.Tensor:
+        """The value of the function."""
+        return self.run("value", lambda point: tf.identity(point._here()[0]))
+
+    def by_unknowns(self, u: tf.Tensor) -> list[tf.Tensor | None]:
+        """The product of `u` with the derivative by each unknown; None if TensorFlow finds no derivative."""
+
+        def gradients(point: Point, u: tf.Tensor) -> list[tf.Tensor | None]:
+            value, unknowns, _ = point._here()
+            return [slices.to_dense(gradient) for gradient in tf.gradients(value, unknowns, u)]
+
+        return self.run("by_unknowns", gradients, u)
+
+    def by_values(self, u: tf.Tensor) -> list[Any]:
+        """The same for each value."""
+
+        def gradients(point: Point, u: tf.Tensor) -> list[Any]:
+            value, _, values = point._here()
+            return tf.gradients(value, values, u)
+
+        return self.run("by_values", gradients, u)
+
+    def along_values(self, tangents: Sequence[tf.Tensor | None]) -> tf.Tensor:
+        """The tangent of the function for these tangents of the values, which is the transpose of `by_values`."""
+        moved = [i for i, tangent in enumerate(tangents) if tangent is not None]
+
+        def tangent(point: Point, *tangents: tf.Tensor) -> tf.Tensor:
+            value, _, values = point._here()
+            u = tf.zeros_like(value)
+            gradients = tf.gradients(value, [values[i] for i in moved], u)
+            pairs = [pair for pair in zip(gradients, tangents, strict=True) if pair[0] is not None]
+            products, upstream = zip(*pairs, strict=True) if pairs else ([u], [u])
+            return tf.gradients(list(products), u, list(upstream))[0]
+
+        return self.run(("along_values", *moved), tangent, *(tangents[i] for i in moved))
+
+    def reads(self, number: int) -> bool:
+        """Whether the function reads the number of this unknown, and not just its shape. Only in a graph."""
+        uses = control_flow.uses_of(self._here()[1][number])
+        return any(op.type not in control_flow.READ_SHAPES for op, _ in uses)
+
+    def _here(self) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
+        """The value, the unknowns and the values in the current graph, such as the body of a loop.
+
+        They are identities, so that `tf.gradients` does not follow how one depends on another.
+        """
+        graph = tf.compat.v1.get_default_graph()
+        if graph not in self._by_graph:
+            unknowns, values = ([tf.identity(t) for t in tensors] for tensors in (self._unknowns, self.values))
+            self._by_graph[graph] = self._equations(unknowns, values, self._handles), unknowns, values
+        return self._by_graph[graph]
+
+
+def _built(function: Callable[..., Any], arguments: Sequence[Any]) -> ThreadSafeFunction:
+    return ThreadSafeFunction(functools.partial(tf_internal.call_trace, trace(function, arguments)))
+
+
+def with_derivative(
+    wording: Wording,
+    name: str,
+    equations: Equations,
+    y: tf.Tensor,
+    leaves_of: Callable[[tf.Tensor], Sequence[tf.Tensor]],
+    solve: Callable[[Point, tf.Tensor, tf.Tensor], tf.Tensor],
+    solve_forward: Callable[[Point, tf.Tensor], tf.Tensor] | None = None,
+) -> tf.Tensor:
+    """The solution `y`, a constant, with the derivative of `y - J^-1 f(y, values)`, where J is the derivative of f.
+
+    `leaves_of` takes `y` apart into the unknowns. `solve(point, y, dy)` returns the `u` with `J^H u = dy`, and
+    `solve_forward(point, b)` the `x` with `J x = b`. Without the latter, forward mode transposes the former.
+    """
+
+    def attach(values: list[tf.Tensor]) -> tf.Tensor:
+        def with_grad_fn(values: list[tf.Tensor]) -> Any:
+            def grad_fn(dy: tf.Tensor) -> list[Any]:
+                # For the derivative of the next order, the solution is again a function of the values.
+                root = attach(values)
+                point = Point(equations, leaves_of(root), values)
+                return point.by_values(-solve(point, root, dy))
+
+            def tangents(solve: Callable[..., tf.Tensor], of_values: Sequence[Any], *_: Any) -> list[tf.Tensor]:
+                point = Point(equations, leaves_of(attach(values)), values)
+                return [-solve(point, point.along_values(of_values))]
+
+            if solve_forward is None:
+                return y, grad_fn
+            return y, GradFn(grad_fn, tangents=functools.partial(tangents, solve_forward))
+
+        with_grad_fn.__qualname__ = name
+        return call_with_gradient(with_grad_fn, [values], {}, wording=wording)
+
+    return attach(equations.values)
