@@ -259,20 +259,6 @@ def eager_variable_scope() -> Any:
     return scope
 
 
-# In eager mode, ops read variables in C++, which only reports trainable ones (pywrap_tfe_src.cc).
-@contextlib.contextmanager
-def reported_accesses(variables: list[Any]) -> Iterator[None]:
-    """A context in which VariableWatcher also reports these variables, because they count as trainable."""
-    variables = [variable for variable in variables if not variable.trainable]
-    for variable in variables:
-        variable._trainable = True
-    try:
-        yield
-    finally:
-        for variable in variables:
-            variable._trainable = False
-
-
 # VariableWatcher sorts variables by the numbers of their handles.
 def creation_order(variable: Any) -> int:
     """A number that is larger for variables created later; 0 if it is not known."""

@@ -1,6 +1,5 @@
 """Finds the variables that a function gets and reads."""
 
-import contextlib
 import functools
 import sys
 import types
@@ -24,28 +23,18 @@ def as_variable(value: Any) -> tf.Variable | None:
     return inner if isinstance(inner, tf.Variable) else None
 
 
-_NO_CONTEXT = contextlib.nullcontext()
-
-
 def call_and_note_reads(
-    function: Callable[..., Any],
-    compute: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-    is_eager: bool,
+    compute: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], is_eager: bool
 ) -> tuple[Any, list[tf.Variable]]:
-    """Calls `compute`, which calls the function; returns the result and the variables that were read.
+    """Calls a function; returns the result and the variables that it read, in the order of their creation.
 
-    These are the trainable variables and the ones that a tape or accumulator watches, in the order of their creation.
+    In eager mode these are the variables that TensorFlow reports to its tapes, the trainable ones. A graph reports all,
+    and the ones that a tape or accumulator watches count, too.
     """
+    if is_eager or not tf_internal.could_possibly_record():
+        return tf_internal.call_and_watch_variables(compute, args, kwargs)
     accessed: list[tf.Variable] = []
-    context: contextlib.AbstractContextManager[None] = _NO_CONTEXT
-    if tf_internal.could_possibly_record():  # Otherwise nothing watches.
-        if not is_eager:
-            context = tf_internal.variable_accesses(accessed)
-        elif watched := [v for v in _variables_near(function) if _is_only_watched(v)]:
-            context = tf_internal.reported_accesses(watched)
-    with context:
+    with tf_internal.variable_accesses(accessed):
         result, read = tf_internal.call_and_watch_variables(compute, args, kwargs)
     return result, merged(read, [v for v in accessed if _is_only_watched(v)])
 
@@ -75,33 +64,7 @@ def merged(variables: Sequence[tf.Variable], others: Sequence[tf.Variable]) -> l
 
 # Deep enough for a variable in a list of an object in the closure of a wrapped method.
 _DEPTH, _MOST = 6, 2000
-# Types that do not hold variables. They are skipped, because this runs in each eager call under a tape.
-_PLAIN = frozenset([types.ModuleType, types.BuiltinFunctionType, type, type(None)])
-_PLAIN |= {bool, int, float, str, bytes, tf_internal.EagerTensor}
-_PLAIN_OR_FUNCTION = _PLAIN | {types.FunctionType}
 _CONTAINERS = (list, tuple, dict)
-
-
-def _variables_near(function: Callable[..., Any]) -> list[tf.Variable]:
-    """`variables_behind` with a small depth: this runs in each eager call under a tape."""
-    near = []
-    if type(function) is not types.FunctionType:
-        attributes, function = _attributes_and_function(function)
-        if not isinstance(function, types.FunctionType):
-            return variables_behind(function, 3)
-        near = [value for value in attributes if type(value) not in _PLAIN_OR_FUNCTION]
-    names = function.__globals__
-    for name in function.__code__.co_names:
-        if name in names and type(names[name]) not in _PLAIN_OR_FUNCTION:
-            near.append(names[name])
-    for cell in function.__closure__ or ():
-        try:
-            value = cell.cell_contents
-        except ValueError:  # It is empty.
-            continue
-        if type(value) not in _PLAIN:
-            near.append(value)
-    return variables_behind(near, 2) if near else []
 
 
 def read_from_outside(function: Any) -> list[Any]:
@@ -121,7 +84,7 @@ def _attributes_and_function(function: Any, of_layers: bool = True) -> tuple[lis
     return list(attributes.values()), function.__func__
 
 
-def variables_behind(function: Any, most_depth: int = _DEPTH) -> list[tf.Variable]:
+def variables_behind(function: Any) -> list[tf.Variable]:
     """The variables that a function can reach through closures, globals, arguments and attributes.
 
     It does not have to read them all. In eager mode TensorFlow only reports reads of trainable variables.
@@ -131,7 +94,7 @@ def variables_behind(function: Any, most_depth: int = _DEPTH) -> list[tf.Variabl
     waiting: list[tuple[Any, int]] = [(function, 0)]
     while waiting and len(seen) < _MOST:
         value, depth = waiting.pop(0)
-        if id(value) in seen or depth > most_depth or isinstance(value, (tf.Tensor, types.ModuleType, type)):
+        if id(value) in seen or depth > _DEPTH or isinstance(value, (tf.Tensor, types.ModuleType, type)):
             continue
         seen.add(id(value))
         variable = as_variable(value)

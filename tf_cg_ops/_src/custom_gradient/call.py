@@ -140,7 +140,7 @@ def _compute(
     is_of_session = graph is not None and not graph.building_function
     num_operations = graph.num_operations() if is_of_session else 0
     try:
-        result, read = call_and_note_reads(function, compute, args, kwargs, is_eager)
+        result, read = call_and_note_reads(compute, args, kwargs, is_eager)
     except TypeError:
         bind(wording.api, function, args, kwargs)
         raise
