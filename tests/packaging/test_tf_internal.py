@@ -32,24 +32,6 @@ def test_tensors_of_all_kinds_have_others_with_the_same_buffer(value):
     np.testing.assert_array_equal(same, x)
 
 
-def test_a_scope_outside_of_all_graphs_leaves_recording_as_it_was():
-    x = tf.constant(3.0)
-    with tf_internal.recording_init_scope(), tf.GradientTape() as inside:
-        inside.watch(x)
-        y = x * x
-    assert inside.gradient(y, x) == 6.0
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        with tf_internal.stop_recording():
-            with tf_internal.recording_init_scope():
-                assert not tf_internal.could_possibly_record()
-            assert not tf_internal.could_possibly_record()
-        with tf_internal.recording_init_scope():
-            assert tf_internal.could_possibly_record()
-        y = x * x
-    assert tape.gradient(y, x) == 6.0
-
-
 def test_the_graph_of_a_rule_captures_the_shape_of_an_outer_tensor_and_nothing_of_its_own():
     large = tf.range(200.0)  # TensorFlow captures small constants by their values.
 

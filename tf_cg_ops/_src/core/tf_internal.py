@@ -182,17 +182,6 @@ def same_buffer(tensor: Any) -> Any:
         ops.raise_from_not_ok_status(error, None)
 
 
-# tf.init_scope stops all recording on the thread until it ends, even on tapes that are opened inside.
-@contextlib.contextmanager
-def recording_init_scope() -> Iterator[None]:
-    """tf.init_scope that leaves recording on or off as it was."""
-    stopped = pywrap_tfe.TFE_Py_TapeSetIsStopped()
-    with ops.init_scope():
-        if not stopped:
-            pywrap_tfe.TFE_Py_TapeSetRestartOnThread()
-        yield
-
-
 # stop_recording also stops tapes that a user's function opens inside.
 @contextlib.contextmanager
 def resume_recording() -> Iterator[None]:
