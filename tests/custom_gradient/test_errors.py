@@ -445,10 +445,10 @@ def test_an_exception_of_a_surrogate_comes_at_the_call():
     function = cg.straight_through(lambda x: 2.0 * x, failing)
     np.testing.assert_array_equal(function(X), X * 2.0)
     for run in (function, tf.function(function)):
-        with pytest.raises(TypeError, match=r"my own"), tf.GradientTape() as tape:
-            x = tf.constant(X)
-            tape.watch(x)
-            run(x)
+        with tf.GradientTape() as tape:
+            tape.watch(x := tf.constant(X))
+            with pytest.raises(TypeError, match=r"my own"):
+                run(x)
 
 
 WRONG_NUMBER = (
