@@ -188,7 +188,7 @@ WITHOUT_TENSORS = {
     "bool": (True, "a bool", NUMBER),
     "integers": (np.array([1, 2]), "an ndarray", NUMBER),
     "function": (tf.sin, "a function", OTHER),
-    "dataclass": (Params(tf.constant(X)), "a Params", OBJECT),
+    "dataclass": (Params(3.0), "a Params", OBJECT),
     "object": (Mode(), "a Mode", OBJECT),
 }
 

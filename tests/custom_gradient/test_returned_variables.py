@@ -1,6 +1,7 @@
-"""Variables that a function only returns, that are not trainable but watched, or that are passed twice."""
+"""Variables that a function only returns, that are not trainable, or that are passed twice."""
 
-import types
+import concurrent.futures
+import threading
 
 import keras
 import numpy as np
@@ -126,9 +127,12 @@ def tf_variable(v):
     return v.value if isinstance(v, keras.Variable) else v
 
 
-@pytest.mark.parametrize(("name", "mode"), pairs(DECORATORS, RUNS))
+GRAPHS = ["traced", "jit"]
+
+
+@pytest.mark.parametrize(("name", "mode"), pairs(DECORATORS, GRAPHS))
 @pytest.mark.parametrize(("make", "inner"), [("tf", False), ("tf", True), ("keras", False)])
-def test_a_watched_variable_counts_among_the_variables(name, make, inner, mode):
+def test_in_a_graph_a_watched_variable_counts_among_the_variables(name, make, inner, mode):
     v, other = WATCHED[make](), tf.Variable([0.0, 0.0], trainable=False)
     function = reading(v)[name]
     function = tf.function(function) if inner else function
@@ -149,14 +153,14 @@ class Holder:
         return x * self.v * self.several["first"], lambda dy, variables: (7.0 * dy, [5.0 * dy, 3.0 * dy])
 
 
-@mode
+@pytest.mark.parametrize("mode", GRAPHS)
 def test_watched_variables_of_a_method_in_the_order_of_their_creation(mode):
     holder = Holder()
     found = gradients(mode, lambda *variables: holder.method(X), [holder.v, holder.several["first"]], DY)
     np.testing.assert_allclose(found, [5.0 * DY, 3.0 * DY])
 
 
-@mode
+@pytest.mark.parametrize("mode", GRAPHS)
 def test_a_watched_variable_is_an_error_for_a_grad_fn_that_takes_none(mode):
     v = tf.Variable([3.0, 4.0], trainable=False, name="frozen")
     function = cg.custom_gradient(lambda x: (x * v, lambda dy: dy))
@@ -177,21 +181,64 @@ def test_a_function_that_was_traced_before_a_variable_was_watched():
     assert gradients("eager", lambda v: traced_before(X), [v], DY) == [None]
 
 
-class Elsewhere:
-    held = types.SimpleNamespace()
+@pytest.mark.parametrize("name", DECORATORS)
+@pytest.mark.parametrize("make", WATCHED)
+def test_eager_mode_only_counts_trainable_variables(name, make):
+    """As with tf.custom_gradient: TensorFlow's C++ reads the variables of an op, and reports the trainable ones."""
+    v, x = WATCHED[make](), X
+
+    def value_only(x):
+        return x * v
+
+    function = {
+        "custom_gradient": cg.custom_gradient(lambda x: (value_only(x), lambda dy: 7.0 * dy)),
+        "custom_vjp": cg.custom_vjp(lambda x: (value_only(x), None), lambda r, dy: 7.0 * dy),
+        "custom_jvp": with_rule(value_only, lambda p, t: (p[0], 7.0 * t[0])),
+    }[name]
+    theirs = tf.custom_gradient(lambda x: (value_only(x), lambda dy: 7.0 * dy))
+    for decorated in (function, theirs):
+        dx, dv = gradients("eager", lambda x, v, decorated=decorated: decorated(x), [x, tf_variable(v)], DY)
+        np.testing.assert_allclose(dx, 7.0 * DY)
+        assert dv is None
 
 
-def test_a_watched_variable_that_only_another_object_holds():
-    """In eager mode TensorFlow's C++ reads the variables of an op, and only reports trainable ones."""
-    v = Elsewhere.held.v = tf.Variable([3.0, 4.0], trainable=False)
+@pytest.mark.parametrize(("name", "mode"), pairs(DECORATORS, RUNS))
+@pytest.mark.parametrize("make", WATCHED)
+def test_a_variable_that_is_not_trainable_has_a_gradient_as_an_argument(name, make, mode):
+    v = WATCHED[make]()
+    found = gradients(mode, lambda x, inner: of_two()[name](x, v), [X, tf_variable(v)], DY)
+    np.testing.assert_allclose(found, [7.0 * DY, 500.0 * DY])
 
-    def grad_fn(dy, variables=()):
-        return (7.0 * dy, [5.0 * dy]) if variables else 7.0 * dy
 
-    hidden = cg.custom_gradient(lambda x: (x * Elsewhere.held.v, grad_fn))
-    assert gradients("eager", lambda v: hidden(X), [v], DY) == [None]
-    found = cg.custom_gradient(lambda x: (x * v, grad_fn))
-    np.testing.assert_allclose(gradients("eager", lambda v: found(X), [v], DY), [5.0 * DY])
+def test_a_variable_does_not_count_as_trainable_while_a_function_reads_it():
+    """Neither in the function, nor in other threads."""
+    v, seen = tf.Variable(2.0, trainable=False), []
+    go_on, is_inside = threading.Event(), threading.Event()
+
+    @cg.custom_gradient
+    def function(x):
+        is_inside.set()
+        go_on.wait(60)
+        with tf.GradientTape() as inner:
+            y = x * v
+        seen.append((v.trainable, inner.watched_variables()))
+        return y, lambda dy: dy
+
+    def run():
+        with tf.GradientTape() as tape:
+            tape.watch(v)
+            function(X)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        done = pool.submit(run)
+        assert is_inside.wait(60)
+        assert not v.trainable
+        with tf.GradientTape() as tape:
+            y = v * 3.0
+        assert tape.gradient(y, v) is None
+        go_on.set()
+        done.result()
+    assert seen == [(False, ())]
 
 
 # One variable in several places

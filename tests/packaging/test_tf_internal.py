@@ -32,24 +32,6 @@ def test_tensors_of_all_kinds_have_others_with_the_same_buffer(value):
     np.testing.assert_array_equal(same, x)
 
 
-def test_a_scope_outside_of_all_graphs_leaves_recording_as_it_was():
-    x = tf.constant(3.0)
-    with tf_internal.recording_init_scope(), tf.GradientTape() as inside:
-        inside.watch(x)
-        y = x * x
-    assert inside.gradient(y, x) == 6.0
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        with tf_internal.stop_recording():
-            with tf_internal.recording_init_scope():
-                assert not tf_internal.could_possibly_record()
-            assert not tf_internal.could_possibly_record()
-        with tf_internal.recording_init_scope():
-            assert tf_internal.could_possibly_record()
-        y = x * x
-    assert tape.gradient(y, x) == 6.0
-
-
 def test_the_graph_of_a_rule_captures_the_shape_of_an_outer_tensor_and_nothing_of_its_own():
     large = tf.range(200.0)  # TensorFlow captures small constants by their values.
 
@@ -167,12 +149,10 @@ def test_a_saved_model_is_read_and_gets_a_fingerprint(tmp_path):
     assert tf.saved_model.experimental.read_fingerprint(str(tmp_path)) == first
 
 
-def test_a_read_in_cpp_is_reported_for_the_variables_that_are_named():
-    x, frozen, other = tf.constant(1.0), tf.Variable(1.0, trainable=False), tf.Variable(1.0, trainable=False)
-    with tf_internal.VariableWatcher() as watcher, tf_internal.reported_accesses([frozen]):
-        x * frozen * other
-    assert [id(v) for v in watcher.watched_variables()] == [id(frozen)]
-    assert not frozen.trainable
+def test_eager_mode_reports_reads_of_trainable_variables_only():
+    x, frozen, trainable = tf.constant(1.0), tf.Variable(1.0, trainable=False), tf.Variable(1.0)
+    _, read = tf_internal.call_and_watch_variables(lambda: x * frozen * trainable, (), {})
+    assert [id(v) for v in read] == [id(trainable)]
 
 
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])

@@ -1,15 +1,17 @@
 """Flattens the arguments and results of a decorated function, and finds the Tensors that have gradients."""
 
+import copy
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+import types
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import slices, tf_internal
+from tf_cg_ops._src.core import slices, text, tf_internal
 from tf_cg_ops._src.core.signature import bind
 from tf_cg_ops._src.core.tf_internal import EagerTensor
 from tf_cg_ops._src.core.variables import as_variable
@@ -67,12 +69,15 @@ def flatten_arguments(
     """
     if not kwargs and not constants and (are_eager_tensors(args) or all(isinstance(arg, tf.Tensor) for arg in args)):
         return Leaves(list(args), functools.partial(_arguments, api, function, args, kwargs, constants))
-    arguments = _arguments(api, function, args, kwargs, constants)
-    leaves = Leaves(
-        [leaf for argument in arguments for leaf in tf.nest.flatten(argument.value)], lambda: arguments, bool(kwargs)
-    )
-    _ = leaves.names  # Now, because the caller can change a list or dict before a gradient needs the names.
-    return leaves
+    # A copy, because the caller can change a list or dict before a gradient needs the names.
+    arguments = [
+        dataclasses.replace(argument, value=with_own_containers(argument.value))
+        for argument in _arguments(api, function, args, kwargs, constants)
+    ]
+    leaves = [(argument.name, leaf) for argument in arguments for leaf in tf.nest.flatten(argument.value)]
+    for name, leaf in leaves:
+        refuse_hidden_tensors(api, function, name, leaf)
+    return Leaves([leaf for _, leaf in leaves], lambda: arguments, bool(kwargs))
 
 
 def _arguments(
@@ -87,6 +92,90 @@ def _arguments(
         kinds = {name: parameter.kind for name, parameter in bound.signature.parameters.items()}
         arguments = [Argument(name, value, stars.get(kinds[name], "")) for name, value in bound.arguments.items()]
     return [argument for argument in arguments if argument.name not in constants]
+
+
+def with_own_containers(value: Any) -> Any:
+    """The value with the same leaves in new lists and dicts, so that it does not change with the caller's."""
+    if isinstance(value, Mapping):
+        items = {key: with_own_containers(item) for key, item in value.items()}
+        if type(value) is dict or not isinstance(value, MutableMapping):
+            return items
+        own = copy.copy(value)  # Such as a defaultdict, with its options.
+        own.update(items)
+        return own
+    if isinstance(value, tuple):
+        own_items = tuple(with_own_containers(item) for item in value)
+        return type(value)(*own_items) if hasattr(value, "_fields") else own_items
+    if isinstance(value, list):
+        return [with_own_containers(item) for item in value]
+    return tf.nest.pack_sequence_as(value, tf.nest.flatten(value)) if tf.nest.is_nested(value) else value
+
+
+def as_at_the_call(value: Any) -> Any:
+    """The value with variables replaced by what they hold now, and with copies of arrays."""
+    leaves = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in tf.nest.flatten(value)]
+    components = [tensors_for_gradients(leaf) for leaf in leaves]
+    tensors = [tensor for parts in components for tensor in parts]
+    return tf.nest.pack_sequence_as(value, replace_tensors(leaves, components, tensors))
+
+
+# Lazy ones: to know whether they yield Tensors, one has to use them up.
+_ITERATORS = (types.GeneratorType, map, zip, filter)
+
+
+def refuse_hidden_tensors(api: str, function: Callable[..., Any], name: str, leaf: Any) -> None:
+    """TypeError if a leaf of an argument holds Tensors that tf.nest does not find: they would have no gradient.
+
+    Other objects, such as a model, are constants.
+    """
+    if not _is_tensor(leaf) and _hides_tensors(leaf):
+        raise TypeError(
+            f"{api}: the argument {name!r} of '{text.name_of(function)}' must hold its Tensors in a structure that "
+            f"tf.nest opens, got {text.describe_type(leaf)}. Pass a list or a dict."
+        )
+
+
+def _hides_tensors(value: Any, seen: tuple[Any, ...] = ()) -> bool:
+    if isinstance(value, (tf.TensorArray, *_ITERATORS)):
+        return True
+    if any(value is outer for outer in seen):
+        return False
+    inner: Iterable[Any] = ()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        inner = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+    elif isinstance(value, types.SimpleNamespace):
+        inner = vars(value).values()
+    elif seen and isinstance(value, Mapping):
+        inner = value.values()
+    elif seen and isinstance(value, (list, tuple)):
+        inner = value
+    # A variable is found when the function reads it.
+    return any(
+        (_is_tensor(part) and as_variable(part) is None) or _hides_tensors(part, (*seen, value)) for part in inner
+    )
+
+
+def _is_tensor(leaf: Any) -> bool:
+    return isinstance(leaf, tf.Tensor) or as_variable(leaf) is not None or is_composite(leaf)
+
+
+# What a value can hold beside Tensors.
+_CONSTANTS = (bool, int, float, complex, str, bytes, np.ndarray, np.generic, tf.DType, tf.TensorShape, type(None))
+
+
+def leaves_of_value(api: str, name: str, value: Any) -> list[Any]:
+    """The leaves of what the function `name` returned.
+
+    Raises TypeError for an object that tf.nest does not open: Tensors in it would not have the gradient.
+    """
+    leaves = tf.nest.flatten(value)
+    for leaf in leaves:
+        if not (_is_tensor(leaf) or isinstance(leaf, _CONSTANTS)):
+            raise TypeError(
+                f"{api}: '{name}' must return Tensors, or a structure of Tensors that tf.nest opens, got "
+                f"{text.describe_type(leaf)}. Return a list or a dict."
+            )
+    return leaves
 
 
 def spread(arguments: list[Argument]) -> list[Argument]:
@@ -133,6 +222,11 @@ def flatten_up_to(structure: Any, value: Any) -> list[Any]:
         if not isinstance(value, (list, tuple)) or len(value) != len(structure):
             raise ValueError
         return [part for inner, item in zip(structure, value, strict=True) for part in flatten_up_to(inner, item)]
+    if tf.nest.is_nested(structure):  # An object of a class that tf.nest opens.
+        parts = tf.nest.flatten(value)
+        if type(value) is not type(structure) or len(parts) != len(tf.nest.flatten(structure)):
+            raise ValueError
+        return parts
     return [value]
 
 

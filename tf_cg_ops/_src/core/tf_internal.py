@@ -185,17 +185,6 @@ def same_buffer(tensor: Any) -> Any:
         ops.raise_from_not_ok_status(error, None)
 
 
-# tf.init_scope stops all recording on the thread until it ends, even on tapes that are opened inside.
-@contextlib.contextmanager
-def recording_init_scope() -> Iterator[None]:
-    """tf.init_scope that leaves recording on or off as it was."""
-    stopped = pywrap_tfe.TFE_Py_TapeSetIsStopped()
-    with ops.init_scope():
-        if not stopped:
-            pywrap_tfe.TFE_Py_TapeSetRestartOnThread()
-        yield
-
-
 # stop_recording also stops tapes that a user's function opens inside.
 @contextlib.contextmanager
 def resume_recording() -> Iterator[None]:
@@ -260,20 +249,6 @@ def eager_variable_scope() -> Any:
     scope = get_variable_scope()
     scope._caching_device = None
     return scope
-
-
-# In eager mode, ops read variables in C++, which only reports trainable ones (pywrap_tfe_src.cc).
-@contextlib.contextmanager
-def reported_accesses(variables: list[Any]) -> Iterator[None]:
-    """A context in which VariableWatcher also reports these variables, because they count as trainable."""
-    variables = [variable for variable in variables if not variable.trainable]
-    for variable in variables:
-        variable._trainable = True
-    try:
-        yield
-    finally:
-        for variable in variables:
-            variable._trainable = False
 
 
 # VariableWatcher sorts variables by the numbers of their handles.

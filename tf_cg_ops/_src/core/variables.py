@@ -1,9 +1,6 @@
 """Finds the variables that a function gets and reads."""
 
-import contextlib
-import functools
 import sys
-import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,28 +21,18 @@ def as_variable(value: Any) -> tf.Variable | None:
     return inner if isinstance(inner, tf.Variable) else None
 
 
-_NO_CONTEXT = contextlib.nullcontext()
-
-
 def call_and_note_reads(
-    function: Callable[..., Any],
-    compute: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-    is_eager: bool,
+    compute: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], is_eager: bool
 ) -> tuple[Any, list[tf.Variable]]:
-    """Calls `compute`, which calls the function; returns the result and the variables that were read.
+    """Calls a function; returns the result and the variables that it read, in the order of their creation.
 
-    These are the trainable variables and the ones that a tape or accumulator watches, in the order of their creation.
+    In eager mode these are the variables that TensorFlow reports to its tapes, the trainable ones. A graph reports all,
+    and the ones that a tape or accumulator watches count, too.
     """
+    if is_eager or not tf_internal.could_possibly_record():
+        return tf_internal.call_and_watch_variables(compute, args, kwargs)
     accessed: list[tf.Variable] = []
-    context: contextlib.AbstractContextManager[None] = _NO_CONTEXT
-    if tf_internal.could_possibly_record():  # Otherwise nothing watches.
-        if not is_eager:
-            context = tf_internal.variable_accesses(accessed)
-        elif watched := [v for v in _variables_near(function) if _is_only_watched(v)]:
-            context = tf_internal.reported_accesses(watched)
-    with context:
+    with tf_internal.variable_accesses(accessed):
         result, read = tf_internal.call_and_watch_variables(compute, args, kwargs)
     return result, merged(read, [v for v in accessed if _is_only_watched(v)])
 
@@ -71,108 +58,6 @@ def merged(variables: Sequence[tf.Variable], others: Sequence[tf.Variable]) -> l
             unique.append(variable)
         known |= identities
     return sorted(unique, key=tf_internal.creation_order)
-
-
-# Deep enough for a variable in a list of an object in the closure of a wrapped method.
-_DEPTH, _MOST = 6, 2000
-# Types that do not hold variables. They are skipped, because this runs in each eager call under a tape.
-_PLAIN = frozenset([types.ModuleType, types.BuiltinFunctionType, type, type(None)])
-_PLAIN |= {bool, int, float, str, bytes, tf_internal.EagerTensor}
-_PLAIN_OR_FUNCTION = _PLAIN | {types.FunctionType}
-_CONTAINERS = (list, tuple, dict)
-
-
-def _variables_near(function: Callable[..., Any]) -> list[tf.Variable]:
-    """`variables_behind` with a small depth: this runs in each eager call under a tape."""
-    near = []
-    if type(function) is not types.FunctionType:
-        attributes, function = _attributes_and_function(function)
-        if not isinstance(function, types.FunctionType):
-            return variables_behind(function, 3)
-        near = [value for value in attributes if type(value) not in _PLAIN_OR_FUNCTION]
-    names = function.__globals__
-    for name in function.__code__.co_names:
-        if name in names and type(names[name]) not in _PLAIN_OR_FUNCTION:
-            near.append(names[name])
-    for cell in function.__closure__ or ():
-        try:
-            value = cell.cell_contents
-        except ValueError:  # It is empty.
-            continue
-        if type(value) not in _PLAIN:
-            near.append(value)
-    return variables_behind(near, 2) if near else []
-
-
-def read_from_outside(function: Any) -> list[Any]:
-    """The Tensors and variables that a function can read from its closure, module or object, and from lists there."""
-    values, function = _attributes_and_function(function, of_layers=False)  # A layer keeps its variables.
-    values += _inside(function) if isinstance(function, types.FunctionType) else []
-    items = [item for value in values for item in (_inside(value) if isinstance(value, _CONTAINERS) else [value])]
-    return [item for item in items if isinstance(item, tf.Tensor) or as_variable(item) is not None]
-
-
-def _attributes_and_function(function: Any, of_layers: bool = True) -> tuple[list[Any], Any]:
-    """The attributes of a method's object, and the method's function. Other functions have no such attributes."""
-    if not isinstance(function, types.MethodType):
-        return [], function
-    owner = function.__self__
-    attributes = getattr(owner, "__dict__", {}) if of_layers or not hasattr(owner, "add_weight") else {}
-    return list(attributes.values()), function.__func__
-
-
-def variables_behind(function: Any, most_depth: int = _DEPTH) -> list[tf.Variable]:
-    """The variables that a function can reach through closures, globals, arguments and attributes.
-
-    It does not have to read them all. In eager mode TensorFlow only reports reads of trainable variables.
-    """
-    found: dict[int, tf.Variable] = {}
-    seen: set[int] = set()
-    waiting: list[tuple[Any, int]] = [(function, 0)]
-    while waiting and len(seen) < _MOST:
-        value, depth = waiting.pop(0)
-        if id(value) in seen or depth > most_depth or isinstance(value, (tf.Tensor, types.ModuleType, type)):
-            continue
-        seen.add(id(value))
-        variable = as_variable(value)
-        if variable is not None:
-            found[id(variable)] = variable
-        else:
-            waiting += [(inner, depth + 1) for inner in _inside(value)]
-    return list(found.values())
-
-
-def _inside(value: Any) -> list[Any]:
-    """The objects that an object refers to."""
-    if isinstance(value, types.FunctionType):
-        return [*_closed_over(value), *(value.__defaults__ or ()), *_globals_of(value.__code__, value.__globals__)]
-    if isinstance(value, types.MethodType):
-        return [value.__func__, value.__self__]
-    if isinstance(value, functools.partial):
-        return [value.func, *value.args, *value.keywords.values()]
-    if isinstance(value, dict):
-        return list(value.values())
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return list(value)
-    if isinstance(value, tf.Module) or hasattr(value, "add_weight"):  # A layer has many other attributes.
-        return list(value.variables)
-    return list(getattr(value, "__dict__", {}).values())
-
-
-def _closed_over(function: types.FunctionType) -> list[Any]:
-    return [value for cell in function.__closure__ or () for value in _contents(cell)]
-
-
-def _contents(cell: types.CellType) -> list[Any]:
-    try:
-        return [cell.cell_contents]
-    except ValueError:  # It is empty until the outer function assigns it.
-        return []
-
-
-def _globals_of(code: types.CodeType, names: dict[str, Any]) -> list[Any]:
-    inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return [names[n] for n in code.co_names if n in names] + [v for c in inner for v in _globals_of(c, names)]
 
 
 def captured_variables(watched: Sequence[tf.Variable], arguments: Sequence[Any]) -> list[tf.Variable]:

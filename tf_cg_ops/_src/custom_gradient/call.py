@@ -140,7 +140,7 @@ def _compute(
     is_of_session = graph is not None and not graph.building_function
     num_operations = graph.num_operations() if is_of_session else 0
     try:
-        result, read = call_and_note_reads(function, compute, args, kwargs, is_eager)
+        result, read = call_and_note_reads(compute, args, kwargs, is_eager)
     except TypeError:
         bind(wording.api, function, args, kwargs)
         raise
@@ -169,14 +169,13 @@ def _compute(
 def _leaves_of_value(api: str, name: str, value: Any) -> list[Any]:
     if isinstance(value, tf.Tensor):
         return [value]
-    leaves = tf.nest.flatten(value)
-    if dispatch.package_of_keras_tensors(leaves):  # They come from a closure or an object.
+    if dispatch.package_of_keras_tensors(tf.nest.flatten(value)):  # They come from a closure or an object.
         raise TypeError(
             f"{api}: '{name}' computes with KerasTensors that are not among its arguments, so its gradient would be "
             "lost. Pass them as arguments, or in lists, tuples and dictionaries, or call it in the call() of a "
             "keras.layers.Layer."
         )
-    return leaves
+    return pytree.leaves_of_value(api, name, value)
 
 
 def _only_returned(leaves: list[Any], variables: Sequence[tf.Variable], arguments: Sequence[Any]) -> list[int]:

@@ -96,6 +96,8 @@ def custom_jvp(
         y, dy = rule(primals, tangents, **nondiff)
 
     - `primals` is a tuple of the arguments, in the order of the signature. The ones in `**kwargs` are sorted by name.
+      They are as they were when you called the function: a Tensor with the value of a variable, and copies of lists,
+      dicts and arrays.
     - `tangents` has their structure, with a Tensor for each floating-point or complex Tensor, zeros for such arrays and
       numbers, and `None` for the rest.
     - `dy` has the structure of `y` and must be linear in the tangents. `None` stands for zeros.
@@ -193,11 +195,12 @@ class _Call:
             rule = types.MethodType(rule, args[0])
             function, args = types.MethodType(function, args[0]), args[1:]
         nondiff = arguments_by_name(_API, function, args, kwargs, self.nondiff_argnames)
+        nondiff = {name: pytree.with_own_containers(value) for name, value in nondiff.items()}
         arguments = pytree.flatten_arguments(_API, function, args, kwargs, self.nondiff_argnames).arguments
-        primals = tuple(argument.value for argument in pytree.spread(arguments))
+        primals = tuple(pytree.as_at_the_call(argument.value) for argument in pytree.spread(arguments))
 
         def compute(*args: Any, **kwargs: Any) -> Any:
-            value = function(*args, **kwargs)
+            value = pytree.with_own_containers(function(*args, **kwargs))
             tangents = _Tangents(text.name_of(function), rule, primals, nondiff, value)
             return value, GradFn(tangents.transpose(), tangents=tangents)
 

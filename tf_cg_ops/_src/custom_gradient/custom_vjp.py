@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from tf_cg_ops._src.core import convert, misplaced_calls, text, tf_internal
+from tf_cg_ops._src.core import convert, misplaced_calls, pytree, text, tf_internal
 from tf_cg_ops._src.core.signature import arguments_by_name, as_function, check_argument_names, has_parameter
 from tf_cg_ops._src.core.types import P, R, Structure
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
@@ -107,6 +107,7 @@ def custom_vjp(
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         nondiff = arguments_by_name("custom_vjp", function, args, kwargs, nondiff_argnames)
+        nondiff = {name: pytree.with_own_containers(value) for name, value in nondiff.items()}
 
         def compute(*args: Any, **kwargs: Any) -> Any:
             answer = function(*args, **kwargs)

@@ -48,8 +48,9 @@ def grad_pass_through(f: Callable[P, R]) -> Callable[P, R]:
     """
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        leaves = pytree.flatten_arguments("grad_pass_through", function, args, kwargs).values
+
         def grad_fn(*dy: Any, variables: Sequence[tf.Variable] = ()) -> Any:
-            leaves = pytree.flatten_arguments("grad_pass_through", function, args, kwargs).values
             has_gradient = [bool(pytree.tensors_for_gradients(leaf)) for leaf in leaves]
             passed = list(dy)
             # Skip the defaults that a tf.function passes, such as name=None of tf.round.

@@ -98,7 +98,7 @@ def embed_gradient(
         if h is not None:
             return h
     misplaced_calls.check_values("embed_gradient", fx=fx, gx=gx, x=x)
-    gx = lazy_gx.called_or_lazy("embed_gradient", fx, gx, x, fx_gx_manually_stopped)
+    gx = lazy_gx.called("embed_gradient", fx, gx, x, fx_gx_manually_stopped)
     args = fx, gx, x, axis, fx_gx_manually_stopped, name
     package = dispatch.package_of_keras_tensors(args)
     if package:
@@ -110,11 +110,9 @@ def embed_gradient(
 def embed(
     api: str, fx: Any, gx: Any, x: Any, axis: Any, fx_gx_manually_stopped: Any, name: str | None = None
 ) -> tf.Tensor:
-    """`embed_gradient` of Tensors or a LazyGx; messages name `api`."""
+    """`embed_gradient` of Tensors; messages name `api`."""
     stopped = convert.to_stopped(api, fx_gx_manually_stopped)
     axis = convert.to_axis(api, axis)
-    if isinstance(gx, lazy_gx.LazyGx):
-        return lazy_gx.embed(api, fx, gx, x, axis, name)
     fx, gx, x, suffixes = convert.to_tensor_pairs(api, fx, gx, x)
     if isinstance(axis, tf.Tensor):
         pairs = [

@@ -5,7 +5,7 @@ third of the time.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -54,23 +54,18 @@ def embed(
     axis: list[int],
     all_axes: bool,
     name: str | None,
-    later: Mapping[int, Callable[[], tf.Tensor]] | None = None,
 ) -> tf.Tensor:
-    """Runs the op, and records `gx` as its derivative with respect to each `x` that is watched.
-
-    If `later` has a function for an `x`, its result is the `gx`; it is called when you compute the gradient.
-    """
-    later = later or {}
+    """Runs the op, and records `gx` as its derivative with respect to each `x` that is watched."""
     with tf_internal.stop_recording():
         h = library.run_op(library.custom_gradient_embed, fx, gx, x, axis=axis, all_axes=all_axes, name=name)
     watched = [i for i, t in enumerate(x) if tf_internal.possible_gradient_types([t])]
     if watched:
         # The gradient function keeps shapes, but not h and x.
         shape = shape_of(h)
-        rows = [(later.get(i), None if i in later else gx[i], shape_of(x[i])) for i in watched]
+        rows = [(gx[i], shape_of(x[i])) for i in watched]
 
         def backward(dy: Any) -> list[tf.Tensor]:
-            return [vjp(dy, shape, f() if f else g, x_shape, axis, all_axes) for f, g, x_shape in rows]
+            return [vjp(dy, shape, g, x_shape, axis, all_axes) for g, x_shape in rows]
 
         tf_internal.record_operation("CustomGradientEmbed", [h], [x[i] for i in watched], backward)
     return h

@@ -114,6 +114,8 @@ def find_tensors(
     tensors, inputs = [], []
     for position in [*named.values, *sorted(set(range(len(leaves))) - set(names))]:
         leaf, name = leaves[position], names.get(position)
+        if name is not None:
+            pytree.refuse_hidden_tensors(API, function, name, leaf)
         is_number = name is not None and (convert.is_inexact_array(leaf) or isinstance(leaf, (float, complex)))
         if _is_tensor(leaf) or is_number:
             tensor = _to_tensor(function, name or "", leaf, float_dtype)

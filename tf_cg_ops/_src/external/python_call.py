@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -270,13 +270,13 @@ _HAVE_NONE = "Integers, bools and other values without a derivative have none."
 def one_for_each_input(subject: str, gradients: Any, arguments: Arguments) -> list[Any]:
     """The gradients as a list, one for each input that has one."""
     expected = len(arguments.x)
+    if tf.nest.is_nested(gradients) and not isinstance(gradients, (tuple, list, Mapping)):
+        gradients = tuple(tf.nest.flatten(gradients))  # An object of a class that tf.nest opens.
     is_list = isinstance(gradients, (tuple, list))
-    is_pair = (
-        is_list and len(gradients) == len(arguments.leaves) > 1 and any(g is None or np.ndim(g) for g in gradients)
-    )
-    # With one differentiable input, a list can be the gradient itself, unless its entries match all the arguments.
-    if expected == 1 and not is_pair and not (is_list and len(gradients) == 1 and isinstance(gradients[0], np.ndarray)):
-        return [gradients]
+    # With one differentiable input, a list is the gradient itself, unless it holds one array.
+    if expected == 1 and not isinstance(gradients, tuple):
+        is_list = is_list and len(gradients) == 1 and isinstance(gradients[0], np.ndarray)
+        return list(gradients) if is_list else [gradients]
     if expected == 0 and gradients is None:
         return []
     if not is_list or len(gradients) != expected:

@@ -132,7 +132,7 @@ class EmbedGradient(_Layer):
         if not isinstance(inputs, (list, tuple)) or len(inputs) != 3:
             raise _not_three_inputs(len(inputs) if isinstance(inputs, (list, tuple)) else None)
         fx, gx, x = inputs
-        gx = lazy_gx.called_or_lazy(self._api, fx, gx, x, self._manually_stopped)
+        gx = lazy_gx.called(self._api, fx, gx, x, self._manually_stopped)
         try:
             return embed(self._api, fx, gx, x, self._axis, self._manually_stopped)
         except ValueError as error:  # From the op while tracing. In eager mode the kernel raises the other error.

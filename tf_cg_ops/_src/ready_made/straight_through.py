@@ -9,10 +9,9 @@ from typing import Any, overload
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import library, misplaced_calls, pytree, slices, tapes, text, tf_internal
+from tf_cg_ops._src.core import library, misplaced_calls, pytree, slices, text, tf_internal
 from tf_cg_ops._src.core.signature import mismatched_signature
 from tf_cg_ops._src.core.types import P, R, TensorLike
-from tf_cg_ops._src.core.variables import as_variable
 from tf_cg_ops._src.custom_gradient.call import call_with_gradient
 from tf_cg_ops._src.custom_gradient.checks import can_cast
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
@@ -81,6 +80,9 @@ def straight_through(
     | `"fast_sigmoid"` | `x / (1 + slope * abs(x))`   | `1 / (1 + slope * abs(x))**2`                      |
     | a function `s`   | `s(x)`                       | what TensorFlow computes for it                    |
 
+    A surrogate or derivative runs at the call, in eager mode only if a tape or accumulator watches `x`. So variables
+    that it reads count as they are then.
+
     The value is exactly `f(x)`; the formula `x + tf.stop_gradient(f(x) - x)` rounds it, and gives nan where `x` is
     infinite. Second derivatives are the second derivatives of the surrogate. Nothing checks that the surrogate
     resembles `f`. The other arguments of `f`, and variables that `f` or the surrogate reads, get no gradient.
@@ -101,11 +103,11 @@ def straight_through(
 
     Raises:
       TypeError: `f` is not a function, `surrogate` is neither a name nor a function, `derivative` is not a function, or
-        `slope` is not a number. At the call: the first argument does not hold floating-point numbers. When you
-        compute a gradient: the surrogate or the derivative does not return a Tensor of the dtype of `x`.
+        `slope` is not a number. At the call: the first argument does not hold floating-point numbers, or the
+        surrogate or the derivative does not return a Tensor of the dtype of `x`.
       ValueError: The name of the surrogate is unknown, `slope` is not positive and finite, or you passed two of a
-        surrogate function, `derivative` and `slope`. At the call: the value does not have the shape of `x`. When you
-        compute a gradient: the surrogate or the derivative returns another shape, or the surrogate has no derivative.
+        surrogate function, `derivative` and `slope`. At the call: the value, the surrogate or the derivative does not
+        have the shape of `x`. When you compute a gradient: the surrogate has no derivative.
       tf.errors.InvalidArgumentError: When you compute a gradient: one of these shapes is only known at run time.
 
     Differs from `tf.grad_pass_through`:
@@ -129,16 +131,14 @@ def with_surrogate(api: str, f: Callable[..., Any], surrogate: Any, slope: Any, 
     check_surrogate(api, surrogate, slope, derivative)
     wording = without_gradient_function(api, differentiated="surrogate" if derivative is None else "derivative")
 
-    def gradient_of(x: tf.Tensor, dy: Any, name: str) -> Any:
+    def gradient_at(x: tf.Tensor, name: str) -> Callable[[Any], Any]:
+        """The gradient as a function of the upstream gradient. What the user wrote runs now, as variables are now."""
         if derivative is not None:
-            return slices.to_dense(dy) * _user_derivative(api, derivative, x, name)
+            factor = _user_derivative(api, derivative, tf.identity(x), name)
+            return lambda dy: slices.to_dense(dy) * factor
         if callable(surrogate):
-            return _gradient_of_surrogate(api, surrogate, x, tf.convert_to_tensor(slices.to_dense(dy)), name)
-        # The named surrogates are elementwise, so slices can stay slices.
-        if isinstance(dy, tf.IndexedSlices):
-            rows = DERIVATIVES[surrogate](tf.gather(x, dy.indices), float(slope))
-            return tf.IndexedSlices(dy.values * rows, dy.indices, dy.dense_shape)
-        return dy * DERIVATIVES[surrogate](x, float(slope))
+            return _gradient_of_surrogate(api, surrogate, x, name)
+        return functools.partial(_gradient_of_named, DERIVATIVES[surrogate], float(slope), x)
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         def with_grad_fn(*args: Any, **kwargs: Any) -> Any:
@@ -155,18 +155,23 @@ def with_surrogate(api: str, f: Callable[..., Any], surrogate: Any, slope: Any, 
                     f"{api}: slope must be finite in the dtype of x, {x.dtype.name}, got {slope!r}. Pass a slope below "
                     f"{float(x.dtype.max)}, or cast x."
                 )
-            value = tf.cast(tf.convert_to_tensor(function(*args, **kwargs)), x.dtype)
+            returned = function(*args, **kwargs)
+            pytree.leaves_of_value(api, text.name_of(function), returned)
+            value = tf.cast(tf.convert_to_tensor(returned), x.dtype)
             message = (
                 f"{api}: '{text.name_of(function)}' must return the shape of x, {{expected}}, got {{got}}. For a "
                 "function that changes the shape, use custom_gradient."
             )
             _check_static(value, x, message)
+            gradient = None
+            if not tf.executing_eagerly() or tf_internal.possible_gradient_types([x]):
+                gradient = gradient_at(x, text.name_of(function))
 
             def grad_fn(dy: Any, variables: Sequence[tf.Variable] = ()) -> Any:
                 dy = slices.kept(dy)
                 if tf.is_tensor(dy) and not isinstance(dy, tf.IndexedSlices):
                     dy = _of_shape(x, dy, message)
-                dx = gradient_of(x, dy, text.name_of(function))
+                dx = gradient(dy) if gradient else None  # No tape watched x.
                 gradients = [dx, *[None] * (len(leaves) - 1)]
                 return (gradients, [None] * len(variables)) if variables else gradients
 
@@ -183,22 +188,36 @@ def with_surrogate(api: str, f: Callable[..., Any], surrogate: Any, slope: Any, 
 registration.makers[_API] = straight_through
 
 
-def _gradient_of_surrogate(api: str, surrogate: Callable[..., Any], x: tf.Tensor, dy: tf.Tensor, name: str) -> Any:
-    """The gradient of the user's surrogate, by automatic differentiation."""
+def _gradient_of_named(derivative: Callable[..., tf.Tensor], slope: float, x: tf.Tensor, dy: Any) -> Any:
+    # The named surrogates are elementwise, so slices can stay slices.
+    if isinstance(dy, tf.IndexedSlices):
+        return tf.IndexedSlices(dy.values * derivative(tf.gather(x, dy.indices), slope), dy.indices, dy.dense_shape)
+    return dy * derivative(x, slope)
+
+
+def _gradient_of_surrogate(
+    api: str, surrogate: Callable[..., Any], x: tf.Tensor, name: str
+) -> Callable[[Any], tf.Tensor]:
+    """The gradient of the user's surrogate, by automatic differentiation, as a function of the upstream gradient."""
     subject = f"{api}: the surrogate {text.name_of(surrogate)!r} of '{name}'"
-
     message = f"{subject} must return the shape of x, {{expected}}, got {{got}}. {_ADVICE}"
-
-    def differentiated(x: tf.Tensor, dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        value = _call(api, "surrogate", surrogate, x, name)
+    point = tf.identity(x)  # A surrogate that closes over x has no derivative by that.
+    with tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
+        tape.watch(point)
+        value = _call(api, "surrogate", surrogate, point, name)
         _check_static(value, x, message)
-        # The check reads `dy`, which has the shape of x, because some gradients do not read the value.
-        return value, _of_shape(value, dy, message.format(expected="{got}", got="{expected}"))
 
-    dx = tapes.gradient_of(differentiated, x, dy)
-    if dx is None:
-        raise ValueError(f"{subject} must have a derivative, but TensorFlow finds none. {_ADVICE}")
-    return dx
+    def gradient(dy: Any) -> tf.Tensor:
+        # This reads `dy`, which has the shape of x, because some gradients do not read the value.
+        dy = _of_shape(
+            value, tf.convert_to_tensor(slices.to_dense(dy)), message.format(expected="{got}", got="{expected}")
+        )
+        dx = slices.to_dense(tape.gradient(value, point, output_gradients=dy))
+        if dx is None:
+            raise ValueError(f"{subject} must have a derivative, but TensorFlow finds none. {_ADVICE}")
+        return dx
+
+    return gradient
 
 
 def _check_static(value: tf.Tensor, x: tf.Tensor, message: str) -> None:
@@ -231,7 +250,8 @@ def _call(api: str, noun: str, function: Callable[..., Any], x: tf.Tensor, name:
         raise TypeError(f"{subject} must take x alone, got {signature}. Write it as a function of x.") from error
     if noun == "derivative":
         value = _cast(value, x)
-    if not tf.is_tensor(value):
+    value = pytree.to_output(value) if tf.is_tensor(value) else value
+    if not isinstance(value, tf.Tensor):
         raise TypeError(f"{subject} must return a Tensor, got {text.describe(value)}. {advice}")
     if value.dtype != x.dtype:
         raise TypeError(
@@ -261,7 +281,7 @@ def _to_real_tensor(api: str, function: Callable[..., Any], leaves: Sequence[Any
     """The first argument as a Tensor, or TypeError."""
     first = leaves[0] if leaves else None
     is_number = isinstance(first, (tf.Tensor, np.ndarray, np.generic, float))
-    if is_number or as_variable(first) is not None:
+    if is_number or pytree.is_read_as_tensor(first):
         x = tf.convert_to_tensor(first)
         if x.dtype.is_floating:
             return x

@@ -108,7 +108,9 @@ def override_gradients(
             tf_internal.variable_accessed(variable)
         outputs = tf_internal.call_trace(overridden, *values)
         call.forget_outside()
-        return call.pack(outputs)
+        value = call.pack(outputs)
+        pytree.leaves_of_value(_API, text.name_of(function), value)  # All of it has gradients.
+        return value
 
     return CustomGradient(_API, f, run)
 

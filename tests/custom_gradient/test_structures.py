@@ -1,0 +1,368 @@
+"""Structures of arguments and values: what tf.nest opens has gradients, and an object that hides Tensors is refused."""
+
+import dataclasses
+import functools
+import re
+import types
+
+import attrs
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.modes import RUNS, gradients
+from ..support.tensors import pairs
+
+X, DY = tf.constant([1.0, 2.0]), tf.constant([1.0, 10.0])
+
+
+@attrs.define
+class Attrs:
+    a: object
+    b: object
+
+
+@dataclasses.dataclass
+class Opened:
+    """tf.nest opens it."""
+
+    a: object
+    b: object
+
+    def __tf_flatten__(self):
+        return (), (self.a, self.b)
+
+    @classmethod
+    def __tf_unflatten__(cls, metadata, components):
+        return cls(*components)
+
+
+def with_rule(function, rule):
+    decorated = cg.custom_jvp(function)
+    decorated.defjvp(rule)
+    return decorated
+
+
+def swap(make, p, scale=(1.0, 1.0)):
+    return make(scale[0] * p.b, scale[1] * p.a)
+
+
+# Functions that swap the two parts of a structure. The gradient of part a is 7 times the upstream gradient of part b, and
+# of b it is 5 times the one of a.
+SWAPS = {
+    "custom_gradient": lambda make: cg.custom_gradient(
+        lambda p: (swap(make, p), lambda da, db: make(7.0 * db, 5.0 * da))
+    ),
+    "custom_vjp": lambda make: cg.custom_vjp(
+        lambda p: (swap(make, p), None), lambda residuals, da, db: make(7.0 * db, 5.0 * da)
+    ),
+    "custom_jvp": lambda make: with_rule(
+        lambda p: swap(make, p), lambda primals, tangents: (None, swap(make, tangents[0], (5.0, 7.0)))
+    ),
+    "numpy_function": lambda make: cg.numpy_function(
+        lambda p: (swap(make, p), None),
+        make(tf.TensorSpec([2]), tf.TensorSpec([2])),
+        vjp=lambda residuals, da, db: make(7.0 * db, 5.0 * da),
+    ),
+}
+
+
+@pytest.mark.parametrize("make", [Attrs, Opened])
+@pytest.mark.parametrize(("name", "mode"), [pair for pair in pairs(SWAPS, RUNS) if pair != ("numpy_function", "jit")])
+def test_objects_that_tf_nest_opens_have_gradients(name, mode, make):
+    def run(x, y):
+        value = SWAPS[name](make)(make(x, y))
+        assert type(value) is make
+        return [value.a, value.b]
+
+    found = gradients(mode, run, [X, 3.0 * X], [DY, 100.0 * DY])
+    np.testing.assert_allclose(found, [700.0 * DY, 5.0 * DY])
+
+
+@pytest.mark.parametrize("make", [Attrs, Opened])
+def test_a_tangent_of_another_structure_is_an_error(make):
+    function = with_rule(lambda p: swap(make, p), lambda primals, tangents: (None, [tangents[0].a, tangents[0].b]))
+    with pytest.raises(ValueError, match=r"^custom_jvp: .* must return tangents in the structure of the value, got \["):
+        gradients("eager", lambda x: function(make(x, x)).a, [X], DY)
+
+
+# Objects that tf.nest does not open
+
+
+@dataclasses.dataclass
+class Closed:
+    a: object
+    b: object = None
+
+
+HIDING = {
+    "a Closed": lambda x: Closed(x, 2.0 * x),
+    "a SimpleNamespace": lambda x: types.SimpleNamespace(a=x),
+    "a generator": lambda x: (t for t in (x, x)),
+    "a map": lambda x: map(tf.identity, [x]),
+    "a TensorArray": lambda x: tf.TensorArray(x.dtype, 1),
+}
+NESTED = {
+    "a Closed": [
+        lambda x: Closed(1.0, {"inner": [x]}),
+        lambda x: Closed(Closed(types.SimpleNamespace(c=(x,)))),
+        lambda x: Closed(tf.RaggedTensor.from_row_lengths(x, [2])),
+    ]
+}
+OF_VALUE = {
+    "custom_gradient": lambda f: cg.custom_gradient(lambda x: (f(x), lambda *dys: 7.0 * X)),
+    "custom_vjp": lambda f: cg.custom_vjp(lambda x: (f(x), None), lambda residuals, *dys: 7.0 * X),
+    "custom_jvp": lambda f: with_rule(lambda x: f(x), lambda p, t: (None, t[0])),
+    "grad_pass_through": lambda f: cg.grad_pass_through(lambda x: f(x)),
+}
+
+
+@pytest.mark.parametrize("kind", HIDING)
+@pytest.mark.parametrize(("name", "mode"), pairs(OF_VALUE, ["eager", "traced"]))
+def test_a_value_that_hides_tensors_is_refused(name, kind, mode):
+    function = RUNS[mode](lambda x: OF_VALUE[name](HIDING[kind])(x) and None)
+    message = (
+        f"{name}: '<lambda>' must return Tensors, or a structure of Tensors that tf.nest opens, got {kind}. Return a list "
+        "or a dict."
+    )
+    with pytest.raises(TypeError, match=re.escape(message)):
+        function(X)
+
+
+def test_a_value_can_hold_constants(gradient):
+    constants = [
+        None,
+        True,
+        3,
+        2.5,
+        1j,
+        "text",
+        b"bytes",
+        np.float32(1.0),
+        np.arange(3),
+        tf.float32,
+        tf.TensorShape([2]),
+    ]
+    function = cg.custom_gradient(lambda x: ((2.0 * x, constants), lambda dy, *others: 7.0 * dy))
+
+    def run(x):
+        value, others = function(x)
+        assert others[5] == "text"
+        assert len(others) == len(constants)
+        return value
+
+    np.testing.assert_allclose(gradient(run, [X], DY), [7.0 * DY])
+
+
+OF_ARGUMENT = {
+    "custom_gradient": cg.custom_gradient(lambda p: (2.0 * X, lambda dy: dy)),
+    "custom_vjp": cg.custom_vjp(lambda p: (2.0 * X, None), lambda residuals, dy: dy),
+    "custom_jvp": with_rule(lambda p: 2.0 * X, lambda p, t: (None, t[0])),
+    "grad_pass_through": cg.grad_pass_through(lambda p: 2.0 * X),
+    "numpy_function": cg.numpy_function(lambda p: (X.numpy(), X.numpy()), tf.TensorSpec([2])),
+    "straight_through": cg.straight_through(lambda p: 2.0 * X),
+}
+
+
+@pytest.mark.parametrize(("kind", "make"), [*HIDING.items(), *(("a Closed", make) for make in NESTED["a Closed"])])
+@pytest.mark.parametrize(("name", "mode"), pairs(OF_ARGUMENT, ["eager", "traced"]))
+def test_an_argument_that_hides_tensors_is_refused(name, kind, make, mode):
+    function = RUNS[mode](lambda x: OF_ARGUMENT[name](make(x)))
+    message = (
+        f"{name}: the argument 'p' of '<lambda>' must hold its Tensors in a structure that tf.nest opens, got {kind}. Pass "
+        "a list or a dict."
+    )
+    with pytest.raises(TypeError, match=re.escape(message)):
+        function(X)
+
+
+class Model:
+    def __init__(self):
+        self.scale = tf.constant(3.0)
+
+
+def own():
+    holder = Closed(1.0)
+    holder.b = holder  # A cycle.
+    return holder
+
+
+CONSTANTS = {
+    "a configuration": lambda: Closed({"rate": 0.1, 3: "mixed keys"}, [np.ones(2)]),
+    "a model": Model,
+    "a cycle": own,
+    "a class": lambda: Closed,
+    "a dataclass with variables": lambda: Closed(tf.Variable(3.0, trainable=False)),
+}
+
+
+@pytest.mark.parametrize("case", CONSTANTS)
+def test_other_objects_are_constants(case, gradient):
+    value = CONSTANTS[case]()
+    function = cg.custom_gradient(lambda x, options: (2.0 * x, lambda dy: (7.0 * dy, None)))
+    np.testing.assert_allclose(gradient(lambda x: function(x, value), [X], DY), [7.0 * DY])
+
+
+@pytest.mark.parametrize("mode", RUNS)
+def test_the_variables_of_a_dataclass_are_variables_that_the_function_reads(mode):
+    params = Closed(tf.Variable([3.0, 4.0]))
+    function = cg.custom_gradient(lambda x, p: (x * p.a, lambda dy, variables: ((7.0 * dy, None), [5.0 * dy])))
+    found = gradients(mode, lambda x, v: function(x, params), [X, params.a], DY)
+    np.testing.assert_allclose(found, [7.0 * DY, 5.0 * DY])
+
+
+# What changes after the call
+
+
+def product(first, second):
+    return first * second
+
+
+def product_jvp(primals, tangents):
+    (first, second), (t, s) = primals, tangents
+    return None, t * second + first * s
+
+
+def jvp_of(items):
+    return with_rule(
+        lambda values: product(*items(values)),
+        lambda p, t: product_jvp(items(p[0]), items(t[0])),
+    )
+
+
+OF_TWO = {
+    "custom_gradient": lambda items: cg.custom_gradient(
+        lambda values: _with_gradients(items(values), isinstance(values, dict))
+    ),
+    "custom_jvp": jvp_of,
+}
+
+
+def _with_gradients(pair, is_dict):
+    first, second = map(tf.convert_to_tensor, pair)
+
+    def grad_fn(dy):
+        answer = dy * second, dy * first
+        return {"a": answer[0], "b": answer[1]} if is_dict else answer
+
+    return first * second, grad_fn
+
+
+CHANGES = {
+    "an entry of a list": (lambda w, c: [w, c], lambda values: values, lambda values: values.__setitem__(1, 50.0)),
+    "a longer list": (lambda w, c: [w, c], lambda values: values[:2], lambda values: values.append(50.0)),
+    "another key": (
+        lambda w, c: {"a": w, "b": c},
+        lambda values: (values["a"], values["b"]),
+        lambda values: values.update(aa=X, y=3.0),
+    ),
+    "an inner list": (
+        lambda w, c: (w, [c]),
+        lambda values: (values[0], values[1][0]),
+        lambda values: values[1].insert(0, 50.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+@pytest.mark.parametrize(("name", "mode"), pairs(OF_TWO, RUNS))
+def test_a_container_that_changes_after_the_call(name, case, mode):
+    make, items, change = CHANGES[case]
+    function = OF_TWO[name](items)
+
+    def run(w, c):
+        values = make(w, c)
+        y = function(values)
+        change(values)
+        return y
+
+    found = gradients(mode, run, [X, 3.0 * X], DY)
+    np.testing.assert_allclose(found, [DY * 3.0 * X, DY * X])
+
+
+def test_a_list_for_grad_pass_through_that_changes_after_the_call():
+    values = [X]
+
+    def run(x):
+        values[:] = [x]
+        y = cg.grad_pass_through(lambda values: 2.0 * values[0])(values)
+        values.append(x)
+        return y
+
+    np.testing.assert_allclose(gradients("eager", run, [X], DY), [DY])
+
+
+PAIR = with_rule(product, product_jvp)
+
+
+@pytest.mark.parametrize("mode", RUNS)
+def test_a_tangent_rule_reads_variables_as_they_were_at_the_call(mode):
+    w, v = tf.Variable([1.0, 1.0]), tf.Variable([2.0, 3.0])
+
+    def run():
+        v.assign([2.0, 3.0])
+        with tf.GradientTape() as tape:
+            y = PAIR(w, v)
+        v.assign([50.0, 50.0])
+        return tape.gradient(y, [w, v], output_gradients=DY)
+
+    np.testing.assert_allclose(RUNS[mode](run)(), [DY * [2.0, 3.0], DY])
+
+
+def test_a_loaded_tangent_rule_reads_variables_as_they_were_at_the_call(tmp_path):
+    model = tf.Module()
+    model.w, model.v = tf.Variable([1.0, 1.0]), tf.Variable([2.0, 3.0])
+    model.f = tf.function(lambda: PAIR(model.w, model.v), input_signature=[])
+    tf.saved_model.save(model, tmp_path)
+    loaded = tf.saved_model.load(tmp_path)
+    with tf.GradientTape() as tape:
+        y = loaded.f()
+    loaded.v.assign([50.0, 50.0])
+    np.testing.assert_allclose(tape.gradient(y, loaded.w, output_gradients=DY), DY * [2.0, 3.0])
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+def test_a_tangent_rule_reads_arrays_as_they_were_at_the_call(mode):
+    buffer = np.array([2.0, 3.0], np.float32)
+    half = {"x": np.array([0.5, 0.5], np.float32)}
+    function = cg.custom_jvp(lambda w, array, half: w * array * half["x"], nondiff_argnames=["half"])
+    function.defjvp(lambda p, t, half: (None, t[0] * p[1] * half["x"] + p[0] * t[1] * half["x"]))
+
+    def run(w):
+        y = function(w, buffer, half)
+        buffer.fill(50.0)
+        half["x"] = np.array([9.0, 9.0], np.float32)
+        return y
+
+    np.testing.assert_allclose(gradients(mode, run, [X], DY), [DY * [1.0, 1.5]])
+
+
+def test_second_derivatives_by_a_variable_that_is_a_primal():
+    w, v = tf.Variable([1.0, 1.0]), tf.Variable([2.0, 3.0])
+    with tf.GradientTape() as outer:
+        with tf.GradientTape() as tape:
+            y = PAIR(w, v)
+        dw = tape.gradient(y, w, output_gradients=DY)
+    np.testing.assert_allclose(outer.gradient(dw, v, output_gradients=DY), DY * DY)
+
+
+class Options(dict):
+    """A dict with attributes, which a copy has, too."""
+
+
+COPIED = [
+    functools.partial(types.MappingProxyType, {"a": X, "b": X}),
+    lambda: Options(a=X, b=X),
+]
+
+
+@pytest.mark.parametrize("make", COPIED)
+def test_mappings_of_other_classes_have_gradients(make):
+    mapping = make()
+    function = cg.custom_gradient(lambda d: (d["a"] * d["b"], lambda dy: {"a": 7.0 * dy, "b": 5.0 * dy}))
+    with tf.GradientTape() as tape:
+        tape.watch(X)
+        y = function(mapping)
+    np.testing.assert_allclose(tape.gradient(y, X, output_gradients=DY), 12.0 * DY)
