@@ -41,12 +41,10 @@ JAX_BLOCKS = (
     "jax.checkpoint, dots_saveable",
 )
 
-# Functions that are traced in eager mode.
-OVERRIDDEN = "cg.override_gradients"
+# Functions that each call in eager mode traces.
+TF_RECOMPUTED = "tf.recompute_grad"
 SCAN = "cg.scan"
-SEGMENTED = "cg.while_loop"
-SAME_IN_FUNCTION = "the same in a tf.function"
-PLAIN_IN_FUNCTION = "a tf.function without it"
+TF_SCAN = "tf.scan"
 
 # Calls of NumPy.
 NUMPY_VJP = "cg.numpy_function with vjp"

@@ -55,11 +55,9 @@ TARGETS: dict[str, tuple[Target, ...]] = {
         Target("trace of its gradient", "trace, gradient*", DECORATOR, (TF,), 2.5),
         Target("trace of its second derivative", "trace, second*", DECORATOR, (TF,), 3),
     ),
-    "first_calls": (
-        Target("first call of recompute_grad", names.RECOMPUTED, names.RECOMPUTED, (names.PLAIN_IN_FUNCTION,), 1.3),
-        Target("first call of override_gradients", names.OVERRIDDEN, names.OVERRIDDEN, (names.PLAIN_IN_FUNCTION,), 1.3),
-        Target("first call of scan", names.SCAN, names.SCAN, (names.SAME_IN_FUNCTION,), 1.3),
-        Target("first call of while_loop", names.SEGMENTED, names.SEGMENTED, (names.SAME_IN_FUNCTION,), 1.3),
+    "eager_steps": (
+        Target("eager step of recompute_grad", "*block*", names.RECOMPUTED, (names.TF_RECOMPUTED,), 1.3),
+        Target("eager step of scan", "*steps", names.SCAN, (names.TF_SCAN,), 1),
     ),
     "elementwise": (
         Target("backward, 10 million", "backward, 10,000,000", KERNEL, _PRODUCTS, 1.05),

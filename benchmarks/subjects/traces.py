@@ -1,9 +1,6 @@
-"""Tracing: rules that call their own function, and first calls of functions that eager mode traces."""
+"""Tracing: rules that call their own function, and functions that each eager call traces."""
 
 import functools
-import gc
-import itertools
-import time
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -12,17 +9,10 @@ import tf_cg_ops as cg
 
 from ..harness.implementations import gradient
 from ..harness.measurement import Case, Samplers, Settings
-from ..harness.names import (
-    DECORATOR,
-    OVERRIDDEN,
-    PLAIN_IN_FUNCTION,
-    RECOMPUTED,
-    SAME_IN_FUNCTION,
-    SCAN,
-    SEGMENTED,
-    TF,
-)
-from ..harness.samplers import Number, Timed
+from ..harness.names import DECORATOR, NO_RECOMPUTATION, RECOMPUTED, SCAN, TF, TF_RECOMPUTED, TF_SCAN
+from ..harness.samplers import Timed
+from ..models import networks
+from ..models.in_tensorflow import OPS
 
 _OPS = 10
 
@@ -72,66 +62,82 @@ def _recursion(settings: Settings) -> list[Case]:
     return found
 
 
-def _block(x: tf.Tensor) -> tf.Tensor:
-    for _ in range(_OPS):
-        x = tf.sin(x) * 1.5 + tf.cos(x)
-    return x
+def _vjp(function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, sources: list[tf.Variable]) -> list[tf.Tensor]:
+    """An eager step: the value, and its gradients for an upstream gradient that is not uniform."""
+    with tf.GradientTape() as tape:
+        y = function(x)
+    return tape.gradient(y, sources, tf.cos(y))
 
 
-_STEPS = 16
-# Each loop gets its own constant, because the library reuses a loop with the same operations.
-_constants = itertools.count()
-
-Function = Callable[[tf.Tensor], tf.Tensor]
+def _normal(shape: list[int], scale: float = 0.1) -> tf.Variable:
+    return tf.Variable(scale * tf.random.stateless_normal(shape, [1, sum(shape)]))
 
 
-def _loop(while_loop: Callable) -> Function:
-    constant = float(next(_constants))
-    body = lambda i, y: (i + 1, _block(y + constant))  # noqa: E731
-    return lambda x: while_loop(lambda i, _: i < _STEPS, body, (0, x), maximum_iterations=_STEPS)[1]
+def _transformer(width: int, length: int) -> tuple[Callable, tf.Tensor, list[tf.Variable]]:
+    weights = [_normal(shape) for shape in networks.block_shapes(width)]
+    function = lambda x: networks.block(OPS, 4, length, weights, x, tf.nn.gelu)  # noqa: E731
+    return function, tf.random.stateless_normal([4 * length, width], [1, 2]), weights
 
 
-def _scan() -> Function:
-    constant = float(next(_constants))
-    return lambda x: cg.scan(lambda carry, _: (_block(carry + constant), ()), x, length=_STEPS)[0]
+def _resnet(channels: int, pixels: int) -> tuple[Callable, tf.Tensor, list[tf.Variable]]:
+    kernels = [_normal([3, 3, channels, channels]) for _ in range(2)]
+    scales = [_normal([channels]) for _ in range(4)]
+
+    def function(x: tf.Tensor) -> tf.Tensor:
+        y = x
+        for i, kernel in enumerate(kernels):
+            y = tf.nn.conv2d(y, kernel, 1, "SAME")
+            y = tf.compat.v1.nn.fused_batch_norm(y, 1.0 + scales[2 * i], scales[2 * i + 1])[0]
+            y = tf.nn.relu(y + x if i else y)
+        return y
+
+    return function, tf.random.stateless_normal([4, pixels, pixels, channels], [1, 2]), kernels + scales
 
 
-# Functions that eager mode traces at the first call, and the same without: each entry makes a new function.
-_TRACED: dict[str, tuple[Callable[[], Function], Callable[[], Function]]] = {
-    RECOMPUTED: (lambda: cg.recompute_grad(lambda x: _block(x)), lambda: lambda x: _block(x)),
-    OVERRIDDEN: (
-        lambda: cg.override_gradients(lambda x: _block(x), {"Sin": cg.rules.built_in}),
-        lambda: lambda x: _block(x),
-    ),
-    SCAN: (_scan, functools.partial(_loop, tf.while_loop)),
-    SEGMENTED: (functools.partial(_loop, cg.while_loop), functools.partial(_loop, tf.while_loop)),
-}
+_STEPS = 100
 
 
-def _first_call(make: Callable[[], Function], x: tf.Tensor) -> float:
-    """The seconds of the first call of a new function, with its gradient."""
-    function = make()
-    gc.collect()
-    start = time.perf_counter()
-    gradient(function, x)
-    return time.perf_counter() - start
+def _scans() -> tuple[dict[str, Callable], tf.Tensor, list[tf.Variable]]:
+    w = _normal([16, 16])
+
+    def ours(x: tf.Tensor) -> tf.Tensor:
+        def step(carry: tf.Tensor, _: None) -> tuple[tf.Tensor, tf.Tensor]:
+            carry = tf.tanh(carry @ w + x)
+            return carry, carry
+
+        return cg.scan(step, tf.zeros_like(x), length=_STEPS)[1]
+
+    def theirs(x: tf.Tensor) -> tf.Tensor:
+        return tf.scan(lambda carry, _: tf.tanh(carry @ w + x), tf.range(_STEPS), tf.zeros_like(x))
+
+    return {SCAN: ours, TF_SCAN: theirs}, tf.random.stateless_normal([8, 16], [1, 2]), [w]
 
 
-def _first_calls(settings: Settings) -> list[Case]:
-    """The first eager call with its gradient, beside the first call of a `tf.function`."""
+def _eager_steps(settings: Settings) -> list[Case]:
+    """Steps in eager mode, each of which traces the function, beside TensorFlow's."""
 
-    def build(name: str) -> Samplers:
-        make, without = _TRACED[name]
-        first_call = functools.partial(_first_call, x=tf.linspace(0.1, 0.8, 8))
+    def blocks(make: Callable, *sizes: int) -> Samplers:
+        function, x, sources = make(*sizes)
+        kinds = {RECOMPUTED: cg.recompute_grad, TF_RECOMPUTED: tf.recompute_grad, NO_RECOMPUTATION: lambda f: f}
         return {
-            name: Number(functools.partial(first_call, make)),
-            SAME_IN_FUNCTION: Number(functools.partial(first_call, lambda: tf.function(make()))),
-            PLAIN_IN_FUNCTION: Number(functools.partial(first_call, lambda: tf.function(without()))),
+            name: Timed(functools.partial(_vjp, decorate(function), x, sources)) for name, decorate in kinds.items()
         }
 
-    return [Case("first_calls", name, functools.partial(build, name), (name,)) for name in _TRACED]
+    def scans() -> Samplers:
+        functions, x, sources = _scans()
+        return {name: Timed(functools.partial(_vjp, function, x, sources)) for name, function in functions.items()}
+
+    return [
+        Case("eager_steps", name, functools.partial(blocks, make, *sizes), (RECOMPUTED,))
+        for name, make, sizes in (
+            ("transformer block, width 64", _transformer, (64, 32)),
+            ("transformer block, width 256", _transformer, (256, 64)),
+            ("ResNet block, 16 channels", _resnet, (16, 8)),
+            ("ResNet block, 64 channels", _resnet, (64, 32)),
+        )
+    ] + [Case("eager_steps", f"{_STEPS} small steps", scans, (SCAN,))]
 
 
 def cases(settings: Settings) -> list[Case]:
-    """Recursive rules and first calls."""
-    return _recursion(settings) + _first_calls(settings)
+    """Recursive rules and eager steps."""
+    return _recursion(settings) + _eager_steps(settings)

@@ -52,26 +52,6 @@ def _dense_in_forward_mode(backward: Callable[[list[Any]], Sequence[Any]], *dys:
     return gradients
 
 
-def gradient_of(
-    function: Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]], x: tf.Tensor, dy: tf.Tensor
-) -> tf.Tensor | None:
-    """The gradient of a function at `x`, even if no tape records; None if the value does not depend on `x`.
-
-    The function takes `x` and `dy`, and returns its value and the upstream gradient to use.
-    """
-    if not tf.executing_eagerly():
-        x = tf.identity(x)  # Inside of a loop or branch, x is in another graph.
-        value, dy = function(x, dy)
-        return slices.to_dense(tf.gradients(value, x, dy)[0])
-    if new_tapes_record():
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            value, dy = function(x, dy)
-        return slices.to_dense(tape.gradient(value, x, dy))
-    traced = tf.function(functools.partial(gradient_of, function), autograph=False)
-    return traced.get_concrete_function(x, dy)(x, dy)
-
-
 def new_tapes_record() -> bool:
     """Whether a new tape would record. It would not in a gradient function that forward mode differentiates."""
     source, result = _probes()

@@ -29,11 +29,20 @@ class _NotSharedError(Exception):
     """A gradient in the graph reads a tensor that is not an input of the graph."""
 
 
-# The least recently used of these are dropped.
-_entry = functools.lru_cache(maxsize=128)(lambda key: _Entry())
+Table = Callable[[Hashable], _Entry]
 
 
-def find_or_build(key: Hashable, graph: Any, inputs: Sequence[tf.Tensor], build: Callable[[], Any]) -> Any:
+def table(most: int) -> Table:
+    """A table that drops the least recently used of its entries, if it has more than these."""
+    return functools.lru_cache(maxsize=most)(lambda key: _Entry())
+
+
+_entry = table(128)
+
+
+def find_or_build(
+    key: Hashable, graph: Any, inputs: Sequence[tf.Tensor], build: Callable[[], Any], entry_of: Table = _entry
+) -> Any:
     """Returns `build()`; in eager mode, what an earlier call built for the same key and an equal graph.
 
     `inputs` are the tensors of the graph that are inputs of what is built: its arguments, and all that it captures.
@@ -41,7 +50,7 @@ def find_or_build(key: Hashable, graph: Any, inputs: Sequence[tf.Tensor], build:
     if not tf.executing_eagerly():
         return build()
     try:
-        entry = _entry((key, fingerprint(graph, inputs)))
+        entry = entry_of((key, fingerprint(graph, inputs)))
     except _NotSharedError:
         return build()
     with entry.lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,12 +12,12 @@ from tf_cg_ops._src.core import misplaced_calls, pytree, text, tf_internal
 from tf_cg_ops._src.core.types import P, R
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
-from tf_cg_ops._src.rewrite import control_flow, own_gradients
+from tf_cg_ops._src.rewrite import built_functions, control_flow, own_gradients
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
 from tf_cg_ops._src.rewrite.overridden_op import attach_rule
 from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
 from tf_cg_ops._src.rewrite.rule_table import Key, Rule, RuleTable
-from tf_cg_ops._src.rewrite.traced_call import TracedCall, arrays_to_tensors, spec_of, trace
+from tf_cg_ops._src.rewrite.traced_call import ThreadSafeFunction, TracedCall, arrays_to_tensors, spec_of, trace
 
 _API = "override_gradients"
 _CALL = "Write override_gradients(f, {'Relu': rule})."
@@ -99,6 +100,8 @@ def override_gradients(
         )
     table = RuleTable(_API, rules, inside, unmatched)
 
+    built = built_functions.table(16)  # Not the table of all functions, because these hold the rules.
+
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         inputs = arrays_to_tensors((list(args), kwargs))
         call = TracedCall(function, *inputs)
@@ -106,7 +109,15 @@ def override_gradients(
         overridden = _with_rules(table, f"'{text.name_of(function)}'", call.graph, inside)
         for variable in call.variables:  # Their handles are inputs, so the call does not read them.
             tf_internal.variable_accessed(variable)
-        outputs = tf_internal.call_trace(overridden, *values)
+        graph = overridden.graph
+        call_graph = built_functions.find_or_build(
+            _API,
+            graph,
+            graph.inputs,
+            lambda: ThreadSafeFunction(functools.partial(tf_internal.call_trace, overridden)),
+            built,
+        )
+        outputs = call_graph(*values)
         call.forget_outside()
         value = call.pack(outputs)
         pytree.leaves_of_value(_API, text.name_of(function), value)  # All of it has gradients.
