@@ -116,7 +116,7 @@ CALLS = {
     "option_by_position": (
         lambda: cg.clip_gradient(X, 1.0),
         "clip_gradient: too many positional arguments. Write clip_gradient(x, *, value=None, norm=None, global_norm=None, "
-        "axis=None).",
+        "axis=None, loss_scale=None).",
     ),
     "no_factor": (
         lambda: cg.scale_gradient(X),

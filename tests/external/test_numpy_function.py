@@ -60,6 +60,22 @@ def test_one_gradient_can_come_in_a_sequence(sequence, gradient, rng):
     np.testing.assert_allclose(dx, dy * np.cos(x), rtol=1e-14)
 
 
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("sequence", [list, tuple])
+def test_a_gradient_can_be_a_list_of_lists_with_as_many_rows_as_there_are_inputs(sequence, number, mode, rng):
+    inputs, dy = [random_array(rng, [2, 3]) for _ in range(number)], random_array(rng, [2, 3])
+
+    def product(*arrays):
+        value = np.prod(arrays, axis=0)
+        gradients = [(value / array).tolist() for array in arrays]
+        return value.tolist(), gradients[0] if number == 1 else sequence(gradients)
+
+    value, gradients = mode(cg.numpy_function(product), inputs, dy)
+    np.testing.assert_allclose(value, np.prod(inputs, axis=0), rtol=1e-13)
+    for x, dx in zip(inputs, gradients, strict=True):
+        np.testing.assert_allclose(dx, dy * np.prod(inputs, axis=0) / x, rtol=1e-13)
+
+
 def test_elementwise_inputs_broadcast(gradient, rng):
     x, y, dy = random_array(rng, [4, 1]), random_array(rng, [3]), random_array(rng, [4, 3])
 

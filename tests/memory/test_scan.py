@@ -534,6 +534,11 @@ ERRORS = {
         TypeError,
         r"must keep the dtype of init\[0\], float32, got float64",
     ),
+    "an int that becomes a float": (
+        (lambda c, x: (tf.cast(c, tf.float64) * 0.5, x), 0, ONES),
+        TypeError,
+        r"must keep the dtype of init, int32, got float64\. Cast it, or start with a value of float64",
+    ),
     "shape": (
         (lambda c, x: (tf.stack([c, c]), x), 0.0, ONES),
         ValueError,
@@ -564,14 +569,34 @@ def test_errors(case):
         cg.scan(*arguments)
 
 
-def test_a_carry_that_starts_as_a_number_of_another_dtype():
-    with pytest.raises(TypeError, match=r"scan: init must be a float such as 0\.0 .*, got an int\. .* Expected int32"):
-        cg.scan(lambda carry, x: (0.5 * carry + x, None), 0, ONES)
-    message = (
-        r"scan: init\[1\] must have the dtype of the steps, such as tf\.constant\(0\.0, tf\.float64\), got a float\."
-    )
-    with pytest.raises(TypeError, match=message):
-        cg.scan(lambda carry, x: ((carry[0] + 1, carry[1] + x), None), (0, 0.0), tf.constant(XS))
+def raising_in_a_step(carry, x):
+    raise ValueError(MINE)
+
+
+class Table:
+    """Its conversion to a Tensor fails for a reason of its own."""
+
+    def __array__(self, dtype=None, copy=None):
+        raise ValueError(MINE)
+
+
+MINE = "my table of float32 weights is empty, my table of int32 too"
+USERS_EXCEPTIONS = {
+    "step": lambda x: cg.scan(raising_in_a_step, (0, 0.0), ONES),
+    "body": lambda x: cg.while_loop(lambda i, y: i < 3, raising_in_a_step, (0, 0.0), 3),
+    "init": lambda x: cg.scan(keep, Table(), ONES),
+    "output": lambda x: cg.scan(lambda carry, x: (carry, Table()), 0.0, ONES),
+    "gx": lambda x: cg.embed_gradient(x, Table(), x),
+    "gradient": lambda x: derivative(cg.custom_gradient(lambda x: (x, lambda dy: Table())))(x),
+    "b": lambda x: cg.linear.cg(lambda v: v, Table()),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("case", USERS_EXCEPTIONS)
+def test_exceptions_of_the_user_pass_unchanged(case, mode):
+    with pytest.raises(ValueError, match=f"{MINE}$"):
+        MODES[mode](USERS_EXCEPTIONS[case])(ONES)
 
 
 @pytest.mark.parametrize("checkpoint", CHECKPOINT_ERRORS)

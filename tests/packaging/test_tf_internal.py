@@ -1,12 +1,13 @@
 """What the package needs from TensorFlow's private names, if no test of a public function shows it."""
 
 import gc
+import re
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_cg_ops._src.core import rule_graph, tf_internal
+from tf_cg_ops._src.core import library, rule_graph, tf_internal
 
 from ..support.tensors import address
 
@@ -175,3 +176,53 @@ def test_accesses_of_variables_are_noted_also_those_of_inner_calls_and_branches(
         return tf.constant(0.0)
 
     (tf.function(run, autograph=False) if traced else run)()
+
+
+@tf.custom_gradient
+def two_results(x, y):
+    def grad_fn(dx, dy):
+        return dx, dy
+
+    return (x + y, x * y), grad_fn
+
+
+def renamed(_):
+    tape_grad_function = two_results
+    return lambda op, *dys: tape_grad_function
+
+
+def renamed_inside(_):
+    def tape_grad_fn(*dys):
+        return dys
+
+    return lambda op, *dys: tape_grad_fn
+
+
+def test_the_variables_of_a_custom_gradient_of_tensorflow_are_found_or_their_new_names_are_an_error(monkeypatch):
+    with tf.Graph().as_default():
+        (op,) = {tensor.op for tensor in two_results(tf.constant(1.0), tf.constant(2.0))}
+        assert tf_internal.name_of_python_gradient(op) == "two_results"
+        assert tf_internal.num_results_of_python_gradient(op) == 2
+        for change, name in ((renamed, "tape_grad_fn"), (renamed_inside, "flat_result_len")):
+            function = change(op)
+            function.__module__ = tf.custom_gradient.__module__
+            monkeypatch.setattr(tf_internal, "find_gradient_function", lambda op, function=function: function)
+            message = (
+                f"tf_cg_ops: tf.custom_gradient must have a variable '{name}', got none: TensorFlow {tf.__version__} has "
+                f"renamed it. Install TensorFlow {library.SUPPORTED_TENSORFLOW}."
+            )
+            with pytest.raises(RuntimeError, match=f"^{re.escape(message)}$"):
+                tf_internal.num_results_of_python_gradient(op)
+
+
+def test_an_op_of_a_loaded_model_has_no_such_variables(tmp_path):
+    model = tf.Module()
+    model.run = tf.function(lambda x: two_results(x, x), input_signature=[tf.TensorSpec([])])
+    tf.saved_model.save(model, tmp_path, options=tf.saved_model.SaveOptions(experimental_custom_gradients=True))
+    graph = tf.saved_model.load(tmp_path).run.get_concrete_function().graph
+    (name,) = [op.get_attr("f").name for op in graph.get_operations() if "PartitionedCall" in op.type]
+    operations = tf_internal.find_function(graph, name).graph.get_operations()
+    (op,) = [op for op in operations if tf_internal.has_python_gradient(op)]
+    assert tf_internal.find_gradient_function(op) is not None
+    assert tf_internal.name_of_python_gradient(op) == ""
+    assert tf_internal.num_results_of_python_gradient(op) is None

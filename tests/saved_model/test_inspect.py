@@ -71,7 +71,8 @@ def test_every_kind_of_gradient(saved, tmp_path):
     assert untraceable.inputs_with_gradients == 0
     assert untraceable.error == (
         "custom_gradient: the gradient of '<lambda>' is not there, because TensorFlow could not trace grad_fn: "
-        "AttributeError: 'SymbolicTensor' object has no attribute 'numpy'. Use TensorFlow operations in grad_fn."
+        "AttributeError: 'SymbolicTensor' object has no attribute 'numpy'. Correct grad_fn, or compute it with TensorFlow "
+        "operations."
     )
 
 

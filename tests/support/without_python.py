@@ -381,7 +381,8 @@ FAILURES = {
     "untraceable": (
         Case(lambda x: untraceable(x), None),
         "custom_gradient: the gradient of 'untraceable' is not there, because TensorFlow could not trace grad_fn: "
-        "AttributeError: 'SymbolicTensor' object has no attribute 'numpy'. Use TensorFlow operations in grad_fn.",
+        "AttributeError: 'SymbolicTensor' object has no attribute 'numpy'. Correct grad_fn, or compute it with TensorFlow "
+        "operations.",
     ),
     "while_loop": (Case(loop(plain), None), LOST),
     "embed_in_while_loop": (Case(loop(lambda y: embed(tf.sign(y), f64(4.0), y)), None), LOST),

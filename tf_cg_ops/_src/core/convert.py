@@ -109,8 +109,17 @@ def _to_tensor(api: str, name: str, value: Any, dtype: tf.DType | None) -> tf.Te
         return value
     try:
         return tf.convert_to_tensor(value, dtype=dtype)
-    except (TypeError, ValueError) as error:
+    except refusals(value) as error:
         raise not_convertible(api, name, value) from error
+
+
+def refusals(value: Any) -> tuple[type[Exception], ...]:
+    """The exceptions by which TensorFlow refuses to convert a value.
+
+    Empty if the conversion runs a method of the user's class: its exceptions are the user's, and pass unchanged.
+    """
+    is_users = any(hasattr(type(value), method) for method in ("__tf_tensor__", "__array__"))
+    return () if is_users and not isinstance(value, _NUMPY) else (TypeError, ValueError)
 
 
 def not_convertible(api: str, name: str, value: Any) -> TypeError:

@@ -120,6 +120,7 @@ from tensorflow.python.saved_model.loader_impl import parse_saved_model
 from tensorflow.python.saved_model.fingerprinting_utils import write_fingerprint
 
 from tf_cg_ops._src.core import calls as _calls
+from tf_cg_ops._src.core.library import SUPPORTED_TENSORFLOW
 
 # The shape of an EagerTensor as a tuple, which hashes and compares ten times faster than a TensorShape.
 shape_of = EagerTensor._shape_tuple
@@ -481,20 +482,30 @@ def has_python_gradient(op: Any) -> bool:
 
 def name_of_python_gradient(op: Any) -> str:
     """The name of the function of `tf.custom_gradient` that made the op; empty in a loaded model."""
-    function = _closed_over(_closed_over(find_gradient_function(op), "tape_grad_fn"), "grad_fn")
+    function = _closed_over(op, "grad_fn")
     names = getattr(function, "__qualname__", "").split(".<locals>")
     return names[-2].rpartition(".")[2] if len(names) > 1 else ""
 
 
 def num_results_of_python_gradient(op: Any) -> int | None:
     """How many results the function of `tf.custom_gradient` that made the op has; None in a loaded model."""
-    return _closed_over(_closed_over(find_gradient_function(op), "tape_grad_fn"), "flat_result_len")
+    return _closed_over(op, "flat_result_len")
 
 
-def _closed_over(function: Any, variable: str) -> Any:
-    """The value of a variable that a function closes over, or None."""
-    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
-    return function.__closure__[names.index(variable)].cell_contents if variable in names else None
+def _closed_over(op: Any, variable: str) -> Any:
+    """A variable of the call of `tf.custom_gradient` that made the op; None for an op that has no such call."""
+    value = find_gradient_function(op)
+    if getattr(value, "__module__", None) != tf.custom_gradient.__module__:
+        return None  # Such as the gradient of an op in a loaded model.
+    for name in ("tape_grad_fn", variable):
+        names = getattr(getattr(value, "__code__", None), "co_freevars", ())
+        if name not in names:
+            raise RuntimeError(
+                f"tf_cg_ops: tf.custom_gradient must have a variable '{name}', got none: TensorFlow {tf.__version__} "
+                f"has renamed it. Install TensorFlow {SUPPORTED_TENSORFLOW}."
+            )
+        value = value.__closure__[names.index(name)].cell_contents
+    return value
 
 
 # tf.Operation has a public method to read attributes, but not to write them.

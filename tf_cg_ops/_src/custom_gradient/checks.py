@@ -225,7 +225,7 @@ class GradientChecks:
         """Converts a number to a Tensor of this dtype; an array keeps its own dtype."""
         try:
             return to_tensor(gradient, dtype)
-        except (TypeError, ValueError):
+        except convert.refusals(gradient):
             raise TypeError(
                 f"{self._subject} must return a Tensor for {argument}, got {text.describe(gradient)}. Return None for "
                 "an input that has no gradient."

@@ -337,7 +337,7 @@ class _Tangents:
         if not tf.is_tensor(tangent):
             try:
                 tangent = to_tensor(tangent, output.dtype)
-            except (TypeError, ValueError):
+            except convert.refusals(tangent):
                 raise TypeError(
                     f"{self._subject} must return Tensors as tangents, got "
                     f"{text.describe(tangent)}. Return None for an output that has no tangent."

@@ -4,7 +4,6 @@ It is for everything that does not have the Python closure: a loaded model, an i
 tf.vectorized_map, a C program.
 """
 
-import collections
 import contextlib
 import dataclasses
 import functools
@@ -17,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import calls, tf_internal
+from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.core.rule_graph import RuleGraph
 from tf_cg_ops._src.custom_gradient import variable_reads
 from tf_cg_ops._src.custom_gradient.wording import Wording
@@ -27,10 +26,9 @@ Backward = Callable[[list[Any]], Sequence[Any]]
 
 # A decorated call inside a rule has its own rule, for the next derivative. If a function calls itself in its rule,
 # tracing needs a limit to end, and each order multiplies the number of rules.
-MAX_ORDER = 3
-# Rules of the second and third order are traced as long as all rules of that order, with their values, have fewer ops
-# than this. An op that calls a function counts as this many, because loops and branches take longest to trace.
-_MOST_OPS = 200
+_SAVED_ORDERS = 2
+# Forward mode needs the rules at once: `grad_fn` cannot be called while it is transposed.
+_ORDERS_IN_FORWARD_MODE = 3
 
 _serial = itertools.count()
 
@@ -41,10 +39,7 @@ class _Derivative(threading.local):
     """The derivative that this thread computes or traces."""
 
     order = 0  # 0 for a value.
-    saved_orders: int | None = None  # The user's choice; None for up to MAX_ORDER as long as it is cheap.
-    graph: Any = None
-    num_operations = 0  # In the graph when the derivative began.
-    spent: collections.Counter[int]  # The number of ops in the rules of each order, inside the outermost rule.
+    saved_orders: int | None = None  # The user's choice; None for the default.
 
 
 _now = _Derivative()
@@ -75,17 +70,12 @@ def current_order() -> int:
 @contextlib.contextmanager
 def derivative(order: int, saved_orders: int | None = None) -> Iterator[None]:
     """A scope in which a derivative of this order is computed or traced."""
-    before = dict(vars(_now))
-    if _now.order == 0:
-        _now.spent = collections.Counter()
+    before = _now.order, _now.saved_orders
     _now.order, _now.saved_orders = order, saved_orders
-    _now.graph = tf.compat.v1.get_default_graph()
-    _now.num_operations = _now.graph.num_operations()
     try:
         yield
     finally:
-        vars(_now).clear()
-        vars(_now).update(before)
+        _now.order, _now.saved_orders = before
 
 
 def trace(
@@ -99,35 +89,20 @@ def trace(
     """Traces the rule of the function `name`. Never fails: the error comes when you compute a gradient."""
     saved_orders = max(saved_orders or 0, _now.saved_orders or 0) or None
     order = current_order() + 1
-    is_wanted = order == 1 or saved_orders or _is_cheap(order) or _in_forward_mode(inputs)
-    if order > (saved_orders or MAX_ORDER) or not is_wanted:
+    default = _ORDERS_IN_FORWARD_MODE if _in_forward_mode(inputs) else _SAVED_ORDERS
+    if order > (saved_orders or default):
         return without_rule(wording.message(wording.no_rule, name, order=order))
     try:
         with derivative(order, saved_orders):
-            rule = _trace(name, results, backward)
-            if order > 1:
-                _now.spent[order] += _count(rule.function.graph.get_operations())
-        return rule
+            return _trace(name, results, backward)
     except Exception as exception:
         # The traceback would keep the traced graphs alive.
         return without_rule(wording.not_traced_message(name, exception), exception.with_traceback(None))
 
 
-def _is_cheap(order: int) -> bool:
-    """Whether a rule of this order, for the value that was just computed, is cheap enough to trace."""
-    graph = tf.compat.v1.get_default_graph()
-    before = _now.num_operations if graph is _now.graph else 0
-    left = _MOST_OPS - _now.spent[order]
-    return graph.num_operations() - before < left and _count(graph.get_operations()[before:]) < left
-
-
 def _in_forward_mode(inputs: list[tf.Tensor]) -> bool:
-    """Whether forward mode needs the rule at once: `grad_fn` cannot be called while it is transposed."""
+    """Whether an accumulator watches one of the inputs."""
     return bool(tf_internal.pack_tangents(inputs).tangents)
-
-
-def _count(operations: Sequence[Any]) -> int:
-    return sum(_MOST_OPS if op.type in calls.TYPES else 1 for op in operations)
 
 
 def zeros_like(result: tf.Tensor) -> tf.Tensor:

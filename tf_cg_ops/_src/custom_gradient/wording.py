@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import re
 from typing import Any
 
 import tensorflow as tf
@@ -11,7 +10,7 @@ import tensorflow as tf
 def _not_traced(place: str) -> str:
     return (
         f"the gradient of '{{function}}' is not there, because TensorFlow could not trace {place}: {{error}}. "
-        f"{{correct}} {place}."
+        f"Correct {place}, or compute it with TensorFlow operations."
     )
 
 
@@ -70,10 +69,7 @@ class Wording:
     def not_traced_message(self, function: str, exception: Exception) -> str:
         """The message for a gradient function that raised this exception while it was traced."""
         error = f"{type(exception).__name__}: {exception}".removesuffix(".")
-        # Such as "Cannot convert a symbolic tf.Tensor to a numpy array" or "'SymbolicTensor' object has no attribute".
-        needs_numbers = re.search("symbolic", error, re.IGNORECASE)
-        correct = "Use TensorFlow operations in" if needs_numbers else "Correct"
-        return self.message(self.not_traced, function, error=error, correct=correct)
+        return self.message(self.not_traced, function, error=error)
 
     def wrong_dtype_error(self, function: str, argument: str, expected: tf.DType, got: tf.DType) -> TypeError:
         """The error for a gradient whose dtype is not cast to the dtype of its input."""

@@ -229,7 +229,7 @@ def _to_array(subject: str, result: Any, noun: str, dtype: tf.DType) -> np.ndarr
     """A copy of a result in this dtype."""
     try:
         array = np.asarray(result)
-    except ValueError:  # Lists of different lengths.
+    except convert.refusals(result):  # Lists of different lengths.
         array = np.asarray(None)
     kind = array.dtype.kind
     if kind in "OSUmM":

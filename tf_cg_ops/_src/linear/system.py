@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import text
+from tf_cg_ops._src.core import convert, text
 from tf_cg_ops._src.linear.packing import Packing
 
 # The distance from 1 to the next larger number.
@@ -72,7 +72,7 @@ class VectorSystem:
     def _to_tensor(self, leaf: Any) -> tf.Tensor:
         try:
             return tf.convert_to_tensor(leaf)
-        except (TypeError, ValueError) as error:
+        except convert.refusals(leaf) as error:
             raise TypeError(
                 f"{self._api}: b must be a Tensor, or a structure of Tensors, of floating-point or complex numbers, "
                 f"got {text.describe(leaf)}."

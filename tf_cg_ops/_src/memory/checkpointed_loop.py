@@ -1,14 +1,13 @@
 """The common part of `scan` and `while_loop`: the carry, the step that is traced once, and eager mode."""
 
-import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import pytree, tapes, text, tf_internal
+from tf_cg_ops._src.core import convert, pytree, tapes, text, tf_internal
 from tf_cg_ops._src.custom_gradient.wording import Wording, without_gradient_function
 from tf_cg_ops._src.keras import dispatch
 from tf_cg_ops._src.memory.loop_step import LoopStep
@@ -32,7 +31,7 @@ def to_tensors(api: str, argument: str, structure: Any, remedy: str) -> Any:
             continue
         try:
             leaves[i] = tf.convert_to_tensor(leaf)
-        except (TypeError, ValueError) as error:
+        except convert.refusals(leaf) as error:
             name = names[i] if len(names) == len(leaves) else argument
             raise TypeError(
                 f"{api}: {name} must be a Tensor, an array or a number, got {text.describe_type(leaf)}. {remedy}"
@@ -51,26 +50,6 @@ def pack(structure: Any, leaves: Sequence[Any]) -> Any:
     old = tf.nest.flatten(structure, expand_composites=True)
     new = [None if leaf is None else next(remaining) for leaf in old]
     return tf.nest.pack_sequence_as(structure, new, expand_composites=True)
-
-
-@contextlib.contextmanager
-def explain_number(api: str, argument: str, structure: Any) -> Iterator[None]:
-    """Explains the failure of a step that needs another dtype than the one of a Python number, such as `0` or `0.0`."""
-    leaves = tf.nest.flatten(structure)
-    pairs = list(zip(tf.nest.flatten(pytree.paths(argument, structure)), leaves, strict=False))
-    try:
-        yield
-    except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
-        for kind, dtype, advice in (
-            (int, "int32", "must be a float such as 0.0 if the steps compute with floats, got an int"),
-            (float, "float32", "must have the dtype of the steps, such as tf.constant(0.0, tf.float64), got a float"),
-        ):
-            names = [name for name, leaf in pairs if type(leaf) is kind]
-            if names and dtype in str(error) and not str(error).startswith(api):
-                raise TypeError(
-                    f"{api}: {' and '.join(names)} {advice}. The error of the step: {str(error).splitlines()[0]}"
-                ) from error
-        raise
 
 
 class Carry:

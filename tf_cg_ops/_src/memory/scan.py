@@ -109,13 +109,11 @@ def scan(
     if length is not None and not tf.convert_to_tensor(length).dtype.is_integer:
         raise TypeError(f"{_API}: length must be an int or an integer Tensor, got {text.describe(length)}.")
 
-    given = init
     init = checkpointed_loop.to_tensors(_API, "init", init, "What a step only returns belongs into its output y.")
     xs = checkpointed_loop.to_tensors(_API, "xs", xs, "Stack the values for the steps into Tensors.")
     num_steps = _number_of_steps(xs, None if length is None else checkpointed_loop.static_int(length))
     f = checkpointed_loop.translated(f)
-    with checkpointed_loop.explain_number(_API, "init", given):
-        loop = _Scan(f, init, xs, reverse, checkpoint)
+    loop = _Scan(f, init, xs, reverse, checkpoint)
     return loop(init, xs, num_steps)
 
 

@@ -90,12 +90,10 @@ def while_loop(
     if not loop_vars:
         raise ValueError(message.format(text.describe(loop_vars)) + "Pass what changes from step to step.")
 
-    given = loop_vars
     loop_vars = checkpointed_loop.to_tensors(_API, "loop_vars", loop_vars, "Use scan to collect values of the steps.")
     num_steps = _number_of_steps(maximum_iterations)
     cond, body = map(checkpointed_loop.translated, (cond, body))
-    with checkpointed_loop.explain_number(_API, "loop_vars", given):
-        loop = _WhileLoop(cond, body, loop_vars, checkpoint)
+    loop = _WhileLoop(cond, body, loop_vars, checkpoint)
     return loop(cond, loop_vars, num_steps)
 
 

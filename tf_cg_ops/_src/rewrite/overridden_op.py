@@ -99,6 +99,6 @@ def _wording(api: str, rule: Rule) -> Wording:
         ),
         not_traced=(
             f"'{in_a_template}', the rule for the op {{function}}, must be a function that TensorFlow can trace into a "
-            "graph, got {error}. {correct} the rule."
+            "graph, got {error}. Correct the rule, or compute it with TensorFlow operations."
         ),
     )
