@@ -55,7 +55,7 @@ def is_stateless() -> bool:
     return (current_scopes() or (None, None, None))[1] is not None
 
 
-# No public name tells which layer was called first.
+# No public name tells which layer is the outermost.
 def entry_layer() -> Any:
     """The outermost layer of Keras 3 that is being called, or None."""
     keras3 = sys.modules.get(KERAS3[0])
