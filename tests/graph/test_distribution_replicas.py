@@ -183,3 +183,66 @@ def test_variables_that_are_passed_outside_of_a_replica_are_not_captured(tmp_pat
     result = run_python(SETUP + MIRRORED + OUTSIDE_OF_A_REPLICA, cwd=tmp_path)
     expected = [[2.0, 6.0], [7.0, 13.0], [4.0, 40.0], [30.0, 420.0]]
     assert json.loads(result.stdout.splitlines()[-1]) == [expected, expected]
+
+
+MERGING = """
+import keras
+
+class Normalized(keras.layers.Layer):
+    def __init__(self):
+        super().__init__(dtype="float64")
+        self.normalization = keras.layers.BatchNormalization(synchronized=True, dtype="float64")
+
+    def build(self, shape):
+        self.normalization.build(shape)
+
+    def call(self, x):
+        return self.normalization(x, training=True)
+
+def reduced(x):
+    context = tf.distribute.get_replica_context()
+    return tf.sin(x) * context.all_reduce(tf.distribute.ReduceOp.SUM, x * x)
+
+with strategy.scope():
+    layers = [Normalized() for _ in range(2)]
+    for layer in layers:
+        layer.build([None, 2])
+functions = {
+    "all_reduce": (reduced, cg.recompute_grad(reduced)),
+    "batch normalization": (layers[0], cg.layers.Recompute(layers[1])),
+}
+
+def replica(function):
+    replica_id = tf.distribute.get_replica_context().replica_id_in_sync_group
+    x = tf.constant([[1.0, 2.0], [-0.5, 3.0]], tf.float64) * (tf.cast(replica_id, tf.float64) + 1.0)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x)
+    return y, tape.gradient(y, x, tf.constant([[1.0, 10.0], [-3.0, 7.0]], tf.float64))
+
+found = {}
+for name, pair in functions.items():
+    results, texts = [], set()
+    for function in pair:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            pair = strategy.run(tf.autograph.experimental.do_not_convert(lambda: replica(function)))
+        results.append([np.asarray(t).tolist() for each in pair for t in strategy.experimental_local_results(each)])
+        texts |= {str(warning.message) for warning in caught if "recomputed" in str(warning.message)}
+    found[name] = [*results, sorted(texts)]
+print(json.dumps(found))
+"""
+
+
+def test_what_merges_replicas_is_not_recomputed_and_a_warning_says_so(tmp_path):
+    result = run_python(SETUP + MIRRORED + MERGING, cwd=tmp_path)
+    found = json.loads(result.stdout.splitlines()[-1])
+    names = {"all_reduce": ("recompute_grad", "reduced"), "batch normalization": ("layers.Recompute", "normalized_1")}
+    for name, (expected, recomputed, texts) in found.items():
+        np.testing.assert_allclose(recomputed, expected, rtol=1e-12, err_msg=name)
+        api, function = names[name]
+        assert texts == [
+            f"{api}: '{function}' is not recomputed, because it merges the replicas of a strategy, as an all_reduce or a "
+            "synchronized batch normalization does. TensorFlow does not trace that. Values and gradients are the same. "
+            "Merge outside of the function to save memory."
+        ]

@@ -1,16 +1,19 @@
 """tf.vectorized_map and jacobians of embed_gradient without a fallback, compared with a Python loop."""
 
+import functools
 import re
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 import tf_cg_ops as cg
 from tf_cg_ops._src.core import library
 
 from ..support import reference
-from ..support.modes import vjp
+from ..support.modes import assert_all_close, vjp
 from ..support.tensors import random_array
 
 N = 3
@@ -300,6 +303,59 @@ def test_recomputation_under_vectorized_map_has_the_right_gradient(rng):
     slope = dys * (1 - np.tanh(xs * w) ** 2)
     np.testing.assert_allclose(dx, slope * w)
     np.testing.assert_allclose(dw, slope * xs)
+
+
+def normalized(library):
+    layer = library.layers.BatchNormalization(dtype="float64")
+    layer.build([None, 3])
+    return lambda x: layer(x, training=True), layer.variables
+
+
+def counted():
+    v = tf.Variable(1.0, dtype=tf.float64)
+
+    def f(x):
+        v.assign_add(2.0)
+        return tf.sin(x) * v
+
+    return f, [v]
+
+
+def dropped():
+    return lambda x: tf.nn.dropout(x, 0.5), []
+
+
+# For each function that has state, what makes it, with its variables.
+WITH_STATE = {
+    "a variable": counted,
+    "dropout": dropped,
+    "batch normalization of Keras 3": lambda: normalized(keras),
+    "batch normalization of tf_keras": lambda: normalized(tf_keras),
+}
+
+
+@pytest.mark.parametrize("run", [lambda f: f, functools.partial(tf.function, autograph=False)], ids=["eager", "traced"])
+@pytest.mark.parametrize("name", WITH_STATE)
+def test_recomputation_of_what_writes_state_is_vectorized(name, run, rng):
+    xs, dys = tf.constant(rng.normal(size=[2, 4, 3])), tf.constant(rng.normal(size=[2, 4, 3]))
+    results = []
+    for wrap in (lambda f: f, cg.recompute_grad):
+        f, variables = WITH_STATE[name]()
+        function = wrap(f)
+
+        def value_and_gradient(elements, function=function):
+            x, dy = elements
+            return vjp(lambda: function(x), [x], dy)
+
+        value, (dx,) = run(
+            lambda one=value_and_gradient: tf.vectorized_map(one, (xs, dys), fallback_to_while_loop=False)
+        )()
+        results.append([value, dx, *map(tf.convert_to_tensor, variables)])
+    expected, found = results
+    if name == "dropout":  # Other random numbers; the gradient has the same mask.
+        expected = [found[0], found[0] / xs * dys]
+        assert 0 < np.count_nonzero(found[0]) < tf.size(xs)
+    assert_all_close(found, expected, rtol=1e-6)
 
 
 @cg.custom_gradient

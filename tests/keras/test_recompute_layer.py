@@ -357,3 +357,58 @@ def test_a_stateless_call_changes_no_variables():
     _, updated = layer.stateless_call(trainable, state, x, training=True)
     assert_equal(layer.get_weights(), before)
     assert all(np.any(np.not_equal(new, old)) for new, old in zip(updated, state, strict=True))
+
+
+def enable_lora(layer, path):
+    layer.enable_lora(2)
+    layer.lora_kernel_b.assign(np.ones(layer.lora_kernel_b.shape))
+
+
+def load_weights(layer, path):
+    other = keras.layers.Normalization()
+    other.adapt(7.0 * X + 1.0)
+    keras.Sequential([keras.Input([3]), other]).save_weights(path / "other.weights.h5")
+    keras.Sequential([keras.Input([3]), layer]).load_weights(path / "other.weights.h5")
+
+
+# For each change of a layer, the layer and what changes it after a call.
+CHANGES = {
+    "enable_lora": (
+        lambda: keras.layers.Dense(2, "tanh", kernel_initializer=keras.initializers.Constant(0.3)),
+        enable_lora,
+    ),
+    "adapt": (keras.layers.Normalization, lambda layer, path: layer.adapt(5.0 * X + 3.0)),
+    "load_weights": (keras.layers.Normalization, load_weights),
+    "the rate of a Dropout": (
+        lambda: keras.layers.Dropout(0.5, seed=1),
+        lambda layer, path: setattr(layer, "rate", 0.25),
+    ),
+    "the activation": (
+        lambda: keras.layers.Dense(2, kernel_initializer="ones"),
+        lambda layer, path: setattr(layer, "activation", tf.exp),
+    ),
+}
+
+
+@pytest.mark.parametrize("wrap", [cg.layers.Recompute, keras.remat], ids=["Recompute", "remat"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_of_the_layer_has_its_effect_from_the_next_call_on(change, wrap, tmp_path, remat):
+    make, apply = CHANGES[change]
+    results = []
+    for wrapped in (lambda layer: layer, wrap):
+        layer = make()
+        if isinstance(layer, keras.layers.Normalization):
+            layer.adapt(X)
+        call, x = wrapped(layer), tf.constant(X)
+        for changes in (False, True):
+            if changes:
+                keras.utils.set_random_seed(1)
+                apply(layer, tmp_path)
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = call(x, training=True) if isinstance(layer, keras.layers.Dropout) else call(x)
+            dy = tf.reshape(tf.range(1.0, 1.0 + y.numpy().size), y.shape)
+            found = tape.gradient(y, [x, *layer.trainable_variables], output_gradients=dy)
+            results.append([tensor.numpy() for tensor in (y, *found)])
+    assert not np.allclose(results[0][0], results[1][0])
+    assert_equal(results[2] + results[3], results[0] + results[1])

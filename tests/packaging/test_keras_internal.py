@@ -42,17 +42,7 @@ def probe(library, seen):
     return Outer, noted
 
 
-@both
-def test_the_state_of_a_call(library):
-    outer, noted = probe(library, lambda _: keras_internal.state_of_call())
-    outside = keras_internal.state_of_call()
-    layer = outer(dtype="mixed_float16")
-    for training in (True, False, True):
-        layer(X, training=training)
-    first, second, third = noted[-3:]  # The first call also builds the layer.
-    assert first == third != second
-    assert outside not in noted
-    assert keras_internal.state_of_call() == outside
+def test_a_stateless_scope_is_noticed():
     assert not keras_internal.is_stateless()
     with keras.StatelessScope():
         assert keras_internal.is_stateless()

@@ -421,3 +421,11 @@ def test_a_rule_differentiates_with_a_tape(place, mode):
     overridden = cg.override_gradients(places[place], {"Sign": rule})
     run = overridden if mode == "eager" else tf.function(overridden)
     assert_overridden(run, tf.sign, DY / np.cosh(X) ** 2)
+
+
+def test_a_layer_that_a_model_gets_later_is_in_the_next_call():
+    model = keras.Sequential([keras.layers.Activation(tf.sin, dtype="float64")])
+    overridden = cg.override_gradients(model, {"Sin": fivefold})
+    assert_overridden(overridden, tf.sin, 5.0 * DY)
+    model.add(keras.layers.Rescaling(3.0, dtype="float64"))
+    assert_overridden(overridden, lambda x: 3.0 * tf.sin(x), 15.0 * DY)

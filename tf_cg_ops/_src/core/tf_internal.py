@@ -35,11 +35,6 @@ from tensorflow.python.eager.graph_only_ops import graph_placeholder
 # Make a function from a traced graph or its definition, without the wrapper, cache and counters of tf.function.
 from tensorflow.python.eager.polymorphic_function.atomic_function import AtomicFunction, from_func_graph
 
-# TensorFlow's warning about too many traces, which only calls of a tf.function give.
-from tensorflow.python.eager.polymorphic_function.polymorphic_function import (
-    _frequent_tracing_detector_manager as frequent_tracing,
-)
-
 # The tangents of tensors in all accumulators. The public method is for one accumulator.
 from tensorflow.python.eager.forwardprop_util import pack_tangents
 
@@ -78,9 +73,6 @@ from tensorflow.python.framework.func_graph import FuncGraph
 
 # The graph of a FunctionDef, and its GraphDef: tf.graph_util.import_graph_def takes no FunctionDef.
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph, function_def_to_graph_def
-
-# Keeps the variables that tf.compat.v1.get_variable creates in eager mode.
-from tensorflow.python.ops.variable_scope import EagerVariableStore, get_variable_scope
 
 # Tells whether XLA will compile the graph that is being traced.
 from tensorflow.python.ops import control_flow_util
@@ -235,21 +227,6 @@ def variable_accesses(accessed: list[Any]) -> Iterator[None]:
             graph.watch_variable = outer
             for variable in accessed:
                 outer(variable)
-
-
-# tf.compat.v1.get_variable looks into the store in this collection.
-def eager_variable_store() -> Any:
-    """The store that keeps variables created in eager mode, for example by a template, or None."""
-    return next((store for store in ops.get_collection(("__variable_store",)) if store._store_eager_variables), None)
-
-
-# A tf.scan in a graph sets a caching device, and leaves it set if its function raises an exception. In eager mode no
-# variable scope can be opened then, nor can the public method unset it.
-def eager_variable_scope() -> Any:
-    """The variable scope of eager mode, without a caching device, which eager mode does not have."""
-    scope = get_variable_scope()
-    scope._caching_device = None
-    return scope
 
 
 # VariableWatcher sorts variables by the numbers of their handles.

@@ -55,34 +55,12 @@ def is_stateless() -> bool:
     return (current_scopes() or (None, None, None))[1] is not None
 
 
-# Keras forwards arguments such as `training` from the layer that is called to the layers inside. No public name tells
-# which.
-def state_of_call() -> tuple[Any, ...]:
-    """What changes a trace of layers: the scopes of Keras, and the arguments that it forwards."""
-    # Keras 3 makes a new scope for each call of a layer.
-    autocast, stateless, dtype = current_scopes() or (None, None, None)
-    forwarded = {}
-    call = _call_of_keras3()
-    if call is not None:
-        forwarded.update({name: value for name, value in vars(call).items() if name != "entry_layer"})
-    keras2 = sys.modules.get("tf_keras.src.engine.base_layer_utils")
-    if keras2 is not None:
-        context = keras2.call_context()
-        # Older versions of tf_keras forward `training` alone.
-        of_keras2 = getattr(context, "call_context_args", {"training": context.training})
-        forwarded.update({f"{name} of tf_keras": value for name, value in of_keras2.items()})
-    return autocast is not None, getattr(autocast, "dtype", None), stateless, dtype, tuple(sorted(forwarded.items()))
-
-
+# No public name tells which layer is the outermost.
 def entry_layer() -> Any:
     """The outermost layer of Keras 3 that is being called, or None."""
-    call = _call_of_keras3()
-    return None if call is None else call.entry_layer
-
-
-def _call_of_keras3() -> Any:
     keras3 = sys.modules.get(KERAS3[0])
-    return None if keras3 is None else vars(keras3.GLOBAL_STATE_TRACKER).get("current_call_ctx")
+    call = None if keras3 is None else vars(keras3.GLOBAL_STATE_TRACKER).get("current_call_ctx")
+    return None if call is None else call.entry_layer
 
 
 def forward_arguments(wrapper: Any, layer: Any) -> None:

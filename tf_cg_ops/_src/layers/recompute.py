@@ -64,8 +64,8 @@ class Recompute:
     Values, gradients, state, masks and losses stay the same. Keras's own random layers draw the same numbers, and
     TensorFlow's random ops draw others. Each gradient costs one more forward pass.
 
-    The layer is traced, in eager mode once for each signature of its inputs. So an attribute that you change later,
-    such as the rate of a Dropout, has no effect. `trainable` and dtype policies do.
+    The layer is traced, in eager mode in each call under a tape, so an attribute that you change, such as the rate of a
+    Dropout, has its effect from the next call on.
 
     Args:
       layer: A layer or model of this Keras.
@@ -78,8 +78,7 @@ class Recompute:
       The call arguments of the layer.
 
     Raises:
-      TypeError: `layer` is not a layer of this Keras; `keep` is neither a list of names nor a function. When called:
-        the layer cannot be traced, because it needs the numbers in a Tensor.
+      TypeError: `layer` is not a layer of this Keras; `keep` is neither a list of names nor a function.
       ValueError: When called: a name in `keep` is not given in the layer.
       NotImplementedError: When called: the layer has a stateful op that can neither be kept nor run again.
 

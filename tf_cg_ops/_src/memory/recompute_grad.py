@@ -64,8 +64,8 @@ def recompute_grad(
     gave, or pass a function that returns True for the ops whose results to keep. It does not reach into loops and
     branches.
 
-    `f` is traced. In eager mode, Tensors and NumPy arrays are inputs of the trace, and a new Python number is a new
-    trace, as in a `tf.function`. Python values that `f` reads from outside stay as they were in the first call.
+    In eager mode, each call under a tape traces `f`, so `f` reads Python values as they are then. NumPy arrays among
+    the arguments arrive as Tensors. For speed, use it in a `tf.function`, which traces once for each signature.
 
     Loops and branches in `f` can draw random numbers and read variables. If the value depends on another stateful op in
     them, that is an error. `tf.py_function` is an error anywhere in `f`.

@@ -66,7 +66,7 @@ def scan(
     which the backward pass uses again. Variables that `f` only reads are read before the loop; variables that it
     assigns carry their value from step to step, and are written after the loop.
 
-    `f` is traced: a Python number that it reads from outside stays as it was in the first call.
+    `f` is traced, in eager mode in each call. For speed, use `scan` in a `tf.function`.
 
     Args:
       f: `f(carry, x)` returns a pair: the new carry, with the structure, shapes and dtypes of the old one, and an

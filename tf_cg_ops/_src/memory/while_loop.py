@@ -73,7 +73,7 @@ def while_loop(
     - `maximum_iterations` is required.
     - The loop variables keep their shapes.
     - Variables that `body` assigns are written after the loop.
-    - Eager mode traces the loop, once for each signature of the loop variables.
+    - Eager mode traces `body` and `cond`, in each call.
 
     Source: as in `scan`.
     """

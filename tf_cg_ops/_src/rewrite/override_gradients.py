@@ -62,8 +62,8 @@ def override_gradients(
     that holds for all ops that a rule matches, and a warning if it holds for some. With `inside=True`, a function in
     which a rule matches uses TensorFlow's gradient of its ops, with your rules, instead of its own gradient.
 
-    `f` is traced, in eager mode once for each signature of its arguments, unless it is a `tf.function` that knows the
-    signature. Nested calls are inlined, except those with `jit_compile=True`.
+    `f` is traced and copied, in eager mode in each call. For speed, wrap the result in `tf.function`. Nested calls are
+    inlined, except those with `jit_compile=True`.
 
     Args:
       f: A Python function of TensorFlow ops, a `tf.function` or one of its traces, a Keras model, a loaded SavedModel
@@ -78,10 +78,9 @@ def override_gradients(
       A function with the signature and the value of `f`.
 
     Raises:
-      TypeError: `f` is not a function, `rules` is not such a dict, or `inside` is not a bool. When `f` is traced: it
-        needs the numbers in a Tensor, or a predicate does not return a bool. When you compute a gradient: a rule does
-        not take the op and its upstream gradients, or returns something other than Tensors, or complex numbers for a
-        real input.
+      TypeError: `f` is not a function, `rules` is not such a dict, or `inside` is not a bool. When `f` is traced: a
+        predicate does not return a bool. When you compute a gradient: a rule does not take the op and its upstream
+        gradients, or returns something other than Tensors, or complex numbers for a real input.
       ValueError: `rules` is empty, or `unmatched` is neither "error" nor "ignore". When `f` is traced: a rule matches
         no op (the message lists the op types), or only ops inside functions that have their own gradient (the message
         lists these functions). When you compute a gradient: a rule returns the wrong number of gradients, or a gradient
