@@ -94,8 +94,8 @@ inline __device__ void MultiplyItems(const Layout<I>& layout, const Element<T>* 
     Item operands[kUnroll];
     const I first = tile + static_cast<I>(threadIdx.x);
     if (first >= layout.output_items) return;
-    // A thread with fewer items loads its first one again, which costs less than a condition. Another thread may be
-    // writing any other item, because out can be an operand.
+      // A thread with fewer items loads its first one again, which costs less than a condition. Another thread may be
+      // writing any other item, because out can be an operand.
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const I item = first + u * kThreads;

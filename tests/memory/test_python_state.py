@@ -185,7 +185,7 @@ PROGRAMS = {
     "a method of a NamedTuple": lambda i: call_under_a_tape(cg.recompute_grad(Named(tf.constant(1.0)).method)),
     "a new lambda": lambda i: call_under_a_tape(cg.recompute_grad(lambda x: tf.sin(x) * x)),
     "a new variable as an argument": lambda i: call_under_a_tape(MULTIPLY, tf.Variable([1.0 * i])),
-    "a new object as an argument": lambda i: call_under_a_tape(MULTIPLY, types.SimpleNamespace(w=tf.constant([2.0]))),
+    "a new object as an argument": lambda i: call_under_a_tape(MULTIPLY, Slotted(tf.constant([2.0]))),
     "an annealed number": lambda i: call_under_a_tape(cg.recompute_grad(lambda x: tf.tanh(x / (0.5 + i)))),
     "a function of tf.custom_gradient": lambda i: call_under_a_tape(cg.recompute_grad(lambda x: tf.nn.silu(x) * 2.0)),
 }

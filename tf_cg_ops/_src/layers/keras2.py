@@ -5,6 +5,8 @@ Classes do not inherit `__doc__`, which documentation tools read, so each class 
 
 from typing import Any
 
+import tensorflow as tf
+
 from tf_cg_ops._src.keras import keras_internal
 from tf_cg_ops._src.keras.keras2 import keras  # Importing the module registers the functions.
 from tf_cg_ops._src.keras.registration import PACKAGE
@@ -48,11 +50,12 @@ class Recompute(recompute.Recompute, keras.layers.Wrapper):
     keras = keras
 
     def build(self, input_shape: Any = None) -> None:
-        """Builds the layer, except a model, which its first call builds.
+        """Builds the layer, except a model in a replica of a strategy, which its first call builds.
 
-        The `build` of a model calls it in another graph, where replicas of a strategy cannot be merged.
+        The `build` of a model calls it in another graph, where replicas cannot be merged.
         """
-        if isinstance(self.layer, keras.Model):
+        is_replica = tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
+        if is_replica and isinstance(self.layer, keras.Model):
             keras.layers.Layer.build(self, input_shape)
         else:
             super().build(input_shape)
