@@ -7,6 +7,7 @@ the op CustomGradientRule names. Its body is imported, not called, so that Tenso
 """
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,10 @@ from tf_cg_ops._src.core import slices, tapes, tf_internal
 from tf_cg_ops._src.custom_gradient import inline, live_rule, rule_op, traced_rule, variable_reads
 from tf_cg_ops._src.custom_gradient.live_rule import LiveRule
 from tf_cg_ops._src.custom_gradient.wording import Wording
+
+# The names of registered gradients that warn. They hold texts alone.
+_WARNS_WHEN_SAVED = "TfCgOpsNotTraced"
+_warnings: set[str] = set()
 
 
 def attach(
@@ -44,6 +49,8 @@ def attach(
         rule = traced_rule.without_rule(error)
     else:
         rule = traced_rule.trace(wording, name, results, inputs, backward, saved_orders)
+        if rule.exception is not None:
+            _warn_when_saved(rule.error)
     if not graph.building_function and any(isinstance(t, tf_internal.EagerTensor) for t in rule.captures):
         raise ValueError(
             f"{wording.subject_of(name)} must not use a Tensor or variable of eager mode, which a graph of TensorFlow "
@@ -181,3 +188,18 @@ def _import(
                 if inputs[position].dtype != tf.resource:  # A handle is a scalar, its contents are not.
                     result[position].set_shape(inputs[position].shape)
     return result
+
+
+def _warn_when_saved(message: str) -> None:
+    """Adds an op to the graph whose gradient TensorFlow looks up only when it saves the graph: that warns."""
+    name = f"{_WARNS_WHEN_SAVED}: {message}"
+    if name not in _warnings:
+        _warnings.add(name)
+        tf.RegisterGradient(name)(tf.autograph.experimental.do_not_convert(lambda *_: _warn(message)))
+    with tf.compat.v1.get_default_graph().gradient_override_map({"NoOp": name}):
+        tf.no_op()
+
+
+def _warn(message: str) -> tf.Tensor:
+    warnings.warn(f"The saved model will not have this gradient. {message}", stacklevel=2)
+    return tf.constant(0.0)
