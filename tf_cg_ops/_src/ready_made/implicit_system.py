@@ -186,6 +186,7 @@ class _Call:
             message = self._unknowns.wrong_shape(f"{self._subject} must return", "{got}", "{expected}", _ADVICE)
             expected = tf.shape(point.value(), out_type=tf.int64)
             dy = library.custom_gradient_check_shape(dy, expected, message=message)
+            y = library.custom_gradient_check_shape(y, expected, message=message)  # The columns have its shape.
         if self._problem.options["linear_solve"] is None:
             value, matrix = point.run(("system", self._unknowns.batched, self._problem.is_fixed_point), self._system, y)
             # TensorFlow cannot solve systems in 16 bits.
