@@ -29,19 +29,23 @@ class _NotSharedError(Exception):
     """A gradient in the graph reads a tensor that is not an input of the graph."""
 
 
-Table = Callable[[Hashable], _Entry]
+class Table:
+    """The entries of this many graphs; the least recently used are dropped."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.entry = functools.lru_cache(maxsize=most)(lambda key: _Entry())
+
+    def __reduce__(self) -> Any:
+        """In another process the table is empty."""
+        return Table, (self._most,)
 
 
-def table(most: int) -> Table:
-    """A table that drops the least recently used of its entries, if it has more than these."""
-    return functools.lru_cache(maxsize=most)(lambda key: _Entry())
-
-
-_entry = table(128)
+_table = Table(128)
 
 
 def find_or_build(
-    key: Hashable, graph: Any, inputs: Sequence[tf.Tensor], build: Callable[[], Any], entry_of: Table = _entry
+    key: Hashable, graph: Any, inputs: Sequence[tf.Tensor], build: Callable[[], Any], table: Table = _table
 ) -> Any:
     """Returns `build()`; in eager mode, what an earlier call built for the same key and an equal graph.
 
@@ -50,7 +54,7 @@ def find_or_build(
     if not tf.executing_eagerly():
         return build()
     try:
-        entry = entry_of((key, fingerprint(graph, inputs)))
+        entry = table.entry((key, fingerprint(graph, inputs)))
     except _NotSharedError:
         return build()
     with entry.lock:

@@ -14,6 +14,8 @@ from tf_cg_ops._src.custom_gradient.graph_rule import attach
 from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.rewrite.rule_table import Rule
 
+_ORDERS = 3  # Of derivatives that the graph has of a rule.
+
 
 class OverriddenOp:
     """The op that a rule gets: a tf.Operation whose outputs have the gradient of the rule, too.
@@ -54,7 +56,8 @@ def attach_rule(
 
     def overridden() -> list[tf.Tensor]:
         sources = [tensor for tensors in differentiable for tensor in tensors]
-        return attach(wording, name, list(outputs), sources, backward)
+        # A rule that reads an output calls itself for the next order.
+        return attach(wording, name, list(outputs), sources, backward, saved_orders=_ORDERS)
 
     def backward(upstream: Sequence[Any]) -> list[Any]:
         seen = OverriddenOp(op, inputs, overridden)

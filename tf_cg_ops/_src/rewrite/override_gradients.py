@@ -99,7 +99,7 @@ def override_gradients(
         )
     table = RuleTable(_API, rules, inside, unmatched)
 
-    built = built_functions.table(16)  # Not the table of all functions, because these hold the rules.
+    built = built_functions.Table(16)  # Not the table of all functions, because these hold the rules.
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         inputs = arrays_to_tensors((list(args), kwargs))
