@@ -50,7 +50,7 @@ def gmres(
     transposes of `A` and `M`. TensorFlow derives these, so both functions need a derivative. `b` and the Tensors and
     variables that `A` reads get gradients, for the values that they had in the call; `x0` and `M` get none. Where
     something records, `A` and `M` are traced, so they must use TensorFlow operations. Derivatives of every order work,
-    in a loaded SavedModel the first.
+    in a loaded SavedModel two.
 
     For a symmetric positive definite `A`, `tf_cg_ops.linear.cg` needs less memory. The guide "Solvers and black boxes"
     shows both as `linear_solve` of `tf_cg_ops.implicit_root`, and has their costs and limits.
