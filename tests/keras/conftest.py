@@ -35,5 +35,5 @@ def traces(monkeypatch):
 @pytest.fixture
 def builds(monkeypatch):
     """One entry for each forward and backward pass that is built from a trace."""
-    built_functions._table.entry.cache_clear()
+    built_functions._table.entries.cache_clear()
     return calls_of(monkeypatch, replay.Replay)

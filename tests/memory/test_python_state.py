@@ -161,7 +161,7 @@ def test_each_call_reads_the_state_as_it_is(kind, wrapper):
 @pytest.fixture
 def builds(monkeypatch):
     """One entry for each forward and backward pass that is built."""
-    built_functions._table.entry.cache_clear()
+    built_functions._table.entries.cache_clear()
     found, make = [], replay.Replay.__init__
 
     def count(self, *args):
@@ -221,10 +221,10 @@ def test_nothing_of_a_call_is_kept():
 
 
 def test_what_is_built_is_bounded():
-    built_functions._table.entry.cache_clear()
+    built_functions._table.entries.cache_clear()
     for size in range(1, 150):
         built_functions.find_or_build(size, tf_internal.FuncGraph("empty"), [], object)
-    assert built_functions._table.entry.cache_info().currsize == 128
+    assert built_functions._table.entries.cache_info().currsize == 128
 
 
 def test_threads_share_what_is_built(builds):

@@ -165,7 +165,7 @@ def test_eager_mode_builds_one_graph_for_each_order():
         found = [value for value in gc.get_objects() if type(value) is tf_internal.FuncGraph]
         return [graph for graph in found if graph.name != "call"]  # The trace of each call.
 
-    built_functions._table.entry.cache_clear()
+    built_functions._table.entries.cache_clear()
     function = cg.recompute_grad(lambda x, y: tf.sin(x * y) * tf.exp(x))
     counts = []
     for order in (1, 1, 2, 2, 3, 3):

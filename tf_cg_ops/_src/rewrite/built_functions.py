@@ -34,7 +34,13 @@ class Table:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self.entry = functools.lru_cache(maxsize=most)(lambda key: _Entry())
+        self.entries = functools.lru_cache(maxsize=most)(lambda key: _Entry())
+        self._lock = threading.Lock()
+
+    def entry(self, key: Hashable) -> _Entry:
+        """The entry for a key; the same one for threads that ask at the same time."""
+        with self._lock:
+            return self.entries(key)
 
     def __reduce__(self) -> Any:
         """In another process the table is empty."""
