@@ -77,7 +77,6 @@ RUNS_AND_AROUND = {
 }
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
     ("place", "kind", "mode"),
     [
@@ -109,7 +108,6 @@ READERS = {
 }
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(("reader", "mode"), [(reader, mode) for reader in READERS for mode in RUNS])
 def test_the_gradient_belongs_to_the_value_that_a_variable_had(reader, mode):
     """x v, where v changes between the value and the gradient: first and second derivatives."""
