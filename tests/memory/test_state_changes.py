@@ -1,7 +1,7 @@
 """Every public decorator against the plain function, while Python state changes between any two statements.
 
-A program calls a function twice in eager mode, and takes both gradients. Values and gradients are those of the plain
-function in the same program. `TF_CG_OPS_PROGRAMS=1000` tries more programs, and reduces those that fail.
+A program calls a function twice in eager mode, and computes the gradient of each call. Values and gradients must equal
+the ones that the plain function has in the same program. `TF_CG_OPS_PROGRAMS=1000` tries more programs, and reduces those that fail.
 """
 
 import os

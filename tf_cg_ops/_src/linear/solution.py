@@ -142,7 +142,7 @@ def _with_derivatives(method: Method, matrix: Matrix, options: Options, b: tf.Te
 def _constant_solution(
     method: Method, matrix: Matrix, options: Options, b: tf.Tensor, x0: tf.Tensor | None
 ) -> tuple[tf.Tensor, float | tf.Tensor, tf.Tensor]:
-    """The solution, the relative tolerance that it meets, and 1; not a number under XLA if there is no solution."""
+    """Returns the solution, its relative tolerance, and the number 1, or nan under XLA if there is no solution."""
     real = b.dtype.real_dtype
     # Scaled, so that squares do not become zero or infinite.
     largest = tf.reduce_max(tf.concat([tf.abs(b), tf.zeros([1], real)], 0))
