@@ -1,5 +1,6 @@
 """Calls a decorated function: computes the value and attaches the gradient function."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -78,7 +79,9 @@ def call_with_gradient(
     # Read before the call, which can assign a variable: the gradient belongs to the values that the function got.
     inputs = [pytree.tensors_for_gradients(value) for value in arguments.values]
 
-    value, grad_fn, variables = _compute(compute or function, function, args, kwargs, wording, arguments, is_eager)
+    scope = contextlib.nullcontext() if compute or is_eager else traced_rule.value(saved_orders)
+    with scope:
+        value, grad_fn, variables = _compute(compute or function, function, args, kwargs, wording, arguments, is_eager)
     scopes = keras_internal.current_scopes()
     if is_eager and type(value) is EagerTensor and not variables and not isinstance(grad_fn, GradFn):
         # A shortcut for nearly every eager call: the rest would do the same in twice the time.
