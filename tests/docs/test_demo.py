@@ -8,8 +8,9 @@ import types
 import pytest
 
 import tf_cg_ops_cli
-from tf_cg_ops._src import command_line, demo
-from tf_cg_ops._src.demo.report import Report
+from tf_cg_ops import _demo as demo
+from tf_cg_ops._demo.report import Report
+from tf_cg_ops._src import command_line
 
 from ..support.processes import run_python
 
@@ -54,7 +55,7 @@ def test_the_quick_demo_needs_nothing_but_tensorflow_and_writes_nothing(tmp_path
 
 
 def test_the_quick_demo_fails_if_the_gradient_is_wrong(monkeypatch, capsys):
-    from tf_cg_ops._src.demo import quick
+    from tf_cg_ops._demo import quick
 
     monkeypatch.setattr(quick, "_log1pexp", lambda x: 2 * quick._plain(x))
     monkeypatch.setattr(quick, "_change_by_saving", lambda x: 0.0)
@@ -66,7 +67,7 @@ def test_the_quick_demo_fails_if_the_gradient_is_wrong(monkeypatch, capsys):
 def test_the_demo_fails_if_a_finding_does_not_hold(measured, holds, status, tmp_path, monkeypatch, capsys):
     """Without the demo's computations, which take long."""
     monkeypatch.setenv("KERAS_BACKEND", "tensorflow")
-    from tf_cg_ops._src.demo import black_box, digits, plot
+    from tf_cg_ops._demo import black_box, digits, plot
 
     monkeypatch.setattr(black_box, "run", lambda *_: None)
     monkeypatch.setattr(digits, "compare_after_reloading", lambda *_: None)

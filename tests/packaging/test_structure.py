@@ -93,7 +93,7 @@ def test_the_package_needs_only_tensorflow_and_numpy():
     """Except the demo, which is an extra."""
     allowed = set(sys.stdlib_module_names) | {"tensorflow", "numpy", "tf_cg_ops"}
     for path in source_files("tf_cg_ops/**/*.py"):
-        if "demo" not in path.parts:
+        if "_demo" not in path.parts:
             for module in re.findall(r"^\s*(?:import|from) (\w+)", path.read_text(), re.MULTILINE):
                 assert module in allowed | EXTRAS.get(path.name, set()), f"{path} imports {module}"
 
@@ -132,5 +132,10 @@ def test_imports_go_one_way(folder):
 
 
 def test_each_folder_of_the_package_has_its_place_among_the_layers():
-    folders = {path.parent.name for path in source_files("tf_cg_ops/_src/*/*.py")}
-    assert folders == {*LAYERS, "demo"}
+    assert {path.parent.name for path in source_files("tf_cg_ops/_src/*/*.py")} == set(LAYERS)
+
+
+def test_a_private_module_has_one_underscore_in_its_path():
+    for path in source_files("tf_cg_ops/**/*.py"):
+        private = [part for part in path.relative_to(ROOT).parts if re.match("_(?!_)", part)]
+        assert len(private) <= 1, f"{path} is marked as private twice: under _src, names are plain"
