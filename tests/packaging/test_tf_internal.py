@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_cg_ops._src.core import library, rule_graph, tf_internal
+from tf_cg_ops._src.core import library, tf_internal
+from tf_cg_ops._src.custom_gradient import rule_graph
 
 from ..support.tensors import address
 
