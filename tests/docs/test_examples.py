@@ -41,7 +41,6 @@ BREAKAGES = {
     "equilibrium_layer": "cg.linear.gmres = lambda vjp, dy, **options: dy  # No solution.",
     "convex_layer": "cg.numpy_function = lambda *args, **options: scaled(numpy_function(*args, **options), -1.0)",
     "neural_ode": "cg.numpy_function = lambda *args, **options: scaled(numpy_function(*args, **options), 2.0)",
-    "fit_ode": "cg.numpy_function = lambda *args, **options: scaled(numpy_function(*args, **options), 2.0)",
     "log1pexp": "cg.custom_gradient = lambda f: lambda x: f(x)[0]  # Autodiff.",
 }
 
