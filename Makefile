@@ -138,7 +138,7 @@ matrix: $(LIBRARY) ## build and test against every supported TensorFlow
 aarch64: $(LIBRARY) ## compile and link for 64-bit ARM with a cross compiler, and open the libraries in QEMU
 	$(BIN)/python -m build_ops.aarch64
 
-# Takes about forty minutes; run nothing else meanwhile. It measures PyTorch and JAX too, if they are installed in .venv.
+# Takes about forty minutes; run nothing else meanwhile.
 # Users have oneDNN on, so it is on here.
 bench: export TF_ENABLE_ONEDNN_OPTS := 1
 bench: $(LIBRARY) ## measure everything again for docs/performance.md

@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 from matplotlib.ticker import FuncFormatter
 
 from ..harness import names
-from ..harness.names import COMPILED_JAX, DECORATOR, EMBED, FORMULA, TF, TFP, TORCH
+from ..harness.names import DECORATOR, EMBED, FORMULA, TF, TFP
 from . import table
 
 _BLUE, _LIGHT, _GREY, _DARK, _LINE = "#1b6ca8", "#6aa9d6", "#c3c8cd", "#4a4f55", "#c0392b"
@@ -25,21 +25,16 @@ _STYLE = {
     "axes.spines.right": False,
 }
 _OURS = {"linewidth": 2.2, "marker": "o", "zorder": 3}
-# How implementations are drawn. Dotted lines are other frameworks, in their own process.
+# How implementations are drawn.
 _LINES: dict[str, dict[str, Any]] = {
     EMBED: {"color": _BLUE, **_OURS},
     DECORATOR: {"color": _LIGHT, **_OURS},
     TF: {"color": _DARK, "marker": "s"},
     FORMULA: {"color": _GREY, "marker": "^"},
     TFP: {"color": "#8a9096", "marker": "D"},
-    TORCH: {"color": "#8a9096", "linestyle": ":", "marker": "x"},
-    names.JAX: {"color": "#8a9096", "linestyle": ":", "marker": "+"},
-    COMPILED_JAX: {"color": "#8a9096", "linestyle": ":", "marker": "*"},
     names.TF_LOOP: {"color": _DARK, "marker": "s"},
     names.SQRT: {"color": _BLUE, **_OURS},
     names.LOG: {"color": _LIGHT, **_OURS},
-    names.JAX_LOOP: {"color": _GREY, "linestyle": ":", "marker": "s"},
-    names.JAX_CHECKPOINT: {"color": _GREY, "linestyle": ":", "marker": "D"},
 }
 Cases = dict[tuple[str, str], dict[str, Any]]
 
@@ -208,7 +203,7 @@ def _growth(cases: Cases) -> Any:
     return figure
 
 
-_OF_MODELS = {EMBED: _BLUE, DECORATOR: _LIGHT, TF: _DARK, TFP: "#8a9096", TORCH: _GREY, COMPILED_JAX: _GREY}
+_OF_MODELS = {EMBED: _BLUE, DECORATOR: _LIGHT, TF: _DARK, TFP: "#8a9096"}
 
 
 def _models(cases: Cases) -> Any:
@@ -226,10 +221,8 @@ def _models(cases: Cases) -> Any:
         axes[0, column].set_title(network, fontsize=9.5)
     axes[0, 0].set_ylabel("time of a step")
     axes[1, 0].set_ylabel("memory of a step")
-    shown = [name for name in _OF_MODELS if name != COMPILED_JAX]
-    handles = [plt.Rectangle((0, 0), 1, 1, color=_OF_MODELS[name]) for name in shown]
-    labels = ["PyTorch (eager), JAX (XLA)" if name == TORCH else name for name in shown]
-    figure.legend(handles, labels, loc="outside upper right", ncols=5, fontsize=8, frameon=False)
+    handles = [plt.Rectangle((0, 0), 1, 1, color=color) for color in _OF_MODELS.values()]
+    figure.legend(handles, list(_OF_MODELS), loc="outside upper right", ncols=5, fontsize=8, frameon=False)
     _title(figure, "A training step of four models (less is better)")
     return figure
 

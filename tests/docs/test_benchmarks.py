@@ -223,9 +223,9 @@ def expected(name):
     return float(loss), [gradient.numpy() for gradient in gradients]
 
 
-def assert_expected(name, loss, gradients, in_layout=lambda gradient: gradient):
+def assert_expected(name, loss, gradients):
     np.testing.assert_allclose(loss, expected(name)[0], rtol=1e-12)
-    for got, wanted in zip(gradients, map(in_layout, expected(name)[1]), strict=True):
+    for got, wanted in zip(gradients, expected(name)[1], strict=True):
         np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-12 * np.abs(wanted).max())
 
 
@@ -242,21 +242,3 @@ def test_the_implementations_of_a_model_agree_except_tfp(name, mode):
                 assert_expected(name, expected(name)[0], gradients)
             gradients = expected(name)[1]
         assert_expected(name, loss, gradients)
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_pytorch_agrees(name):
-    pytest.importorskip("torch")
-    from benchmarks.models import in_torch
-
-    step = in_torch.step(NETWORKS[name], np.float64)
-    assert_expected(name, *step(), lambda kernel: kernel.transpose(3, 2, 0, 1) if kernel.ndim == 4 else kernel)
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_jax_agrees(name):
-    jax = pytest.importorskip("jax")
-    from benchmarks.models import in_jax
-
-    with jax.enable_x64(True):
-        assert_expected(name, *in_jax.step(NETWORKS[name], np.float64)())
