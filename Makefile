@@ -165,7 +165,7 @@ figures: $(LIBRARY) ## draw the pictures of the pages again
 format: $(LIBRARY) ## format all sources
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(SOURCES) examples/c_api/gradient.c $(wildcard tests/support/*.cc tests/support/*.h tests/support/emulated_cuda/* qa/sanitize/*.cc qa/sanitize/*.h)
+	$(BIN)/clang-format -i $(SOURCES) examples/c_api/gradient.c $(wildcard tests/kernels/emulated_cuda/* qa/sanitize/*.cc qa/sanitize/*.h)
 
 clean: ## remove everything that was built, .venv included
 	rm -rf build dist bazel-* demo_output *.egg-info tf_cg_ops/*.so tf_cg_ops/_build_info.py $(VENV)

@@ -1,6 +1,7 @@
 """The code of pages and docstrings prints what is shown, tables are right, and links work."""
 
 import doctest
+import json
 import re
 import sys
 import urllib.parse
@@ -14,6 +15,7 @@ import tf_cg_ops as cg
 import tf_cg_ops.layers.tf_keras
 from docs.notebook import QUICKSTART, execute
 
+from ..support import mode_table
 from ..support.processes import run_python
 from ..support.sources import ROOT, source_files
 from .pages import anchors, links, public_objects, python_blocks
@@ -128,3 +130,8 @@ def test_the_gallery_and_the_table_of_examples_have_every_example():
     assert {path.name for path in programs} <= set(re.findall(r"^\| \[`([\w.]+)`\]", table, re.MULTILINE))
     drawn = {path.stem for path in programs if f"{path.stem}.png" in path.read_text()}
     assert drawn | {"learning_curves"} <= set(re.findall(r"\(figures/(\w+)\.png\)", gallery))
+
+
+def test_the_support_matrix_is_made_from_its_cells():
+    cells = json.loads((ROOT / "docs" / "modes.json").read_text())
+    assert (ROOT / "docs" / "modes.md").read_text() == mode_table.page(cells["tensorflow"], cells["cells"])

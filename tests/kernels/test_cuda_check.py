@@ -19,9 +19,9 @@ import tf_cg_ops as cg
 from build_ops import cuda, cuda_check
 from build_ops.sources import CUDA_SOURCES
 
-from ..support.contraction import compile_objects
-from ..support.emulated_cuda import EMULATED_CUDA, FLAGS
 from ..support.sources import ROOT
+from .contraction import compile_objects
+from .emulated_cuda import EMULATED_CUDA, FLAGS
 
 
 def build_emulated(folder, root=ROOT):
@@ -76,7 +76,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_program_finds_injected_faults(fault, tmp_path):
     right, wrong, case = FAULTS[fault]
-    for folder in ("cc", "cuda", "tests/support/emulated_cuda"):
+    for folder in ("cc", "cuda", "tests/kernels/emulated_cuda"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     faulty = 0
     for path in (tmp_path / "cuda").glob("*.cuh"):

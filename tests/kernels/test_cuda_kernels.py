@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from ..support import contraction, emulated_cuda
-from ..support.contraction import FORMS, UNTOUCHED, check
 from ..support.tensors import DTYPES, pairs, random_array
+from . import contraction, emulated_cuda
+from .contraction import FORMS, UNTOUCHED, check
 from .test_contraction import LARGE
 
 

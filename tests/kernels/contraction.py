@@ -12,8 +12,8 @@ import numpy as np
 
 from build_ops import compiler
 
-from .sources import ROOT
-from .tensors import assert_gradient_close, random_array
+from ..support.sources import ROOT
+from ..support.tensors import assert_gradient_close, random_array
 
 KINDS = ("baseline", "avx2", "avx512")
 
@@ -55,7 +55,7 @@ CC_LIB = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "cc/lib").glob("
 @functools.cache
 def _library():
     with tempfile.TemporaryDirectory() as folder:
-        library = compile_library(["tests/support/emulated_cuda/contraction.cc"], folder=folder)
+        library = compile_library(["tests/kernels/emulated_cuda/contraction.cc"], folder=folder)
     library.contract.argtypes = [*C_ARGUMENTS, ctypes.c_int, ctypes.c_int64]
     return library
 
