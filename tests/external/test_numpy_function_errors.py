@@ -441,7 +441,9 @@ def test_saving_is_refused(function, tmp_path, capfd):
         " is Python code, which a saved function cannot contain. Save the weights instead, and build the model from its "
         "code where you load them."
     )
-    with pytest.raises(ValueError, match=f"^Found invalid capture b.numpy_function: '\\S+'{re.escape(message)}. when saving "):
+    with pytest.raises(
+        ValueError, match=f"^Found invalid capture b.numpy_function: '\\S+'{re.escape(message)}. when saving "
+    ):
         tf.saved_model.save(module_of(function), tmp_path)
     assert "Traceback" not in capfd.readouterr().err
 

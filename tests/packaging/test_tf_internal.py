@@ -26,14 +26,6 @@ def test_a_tensor_with_the_same_buffer_is_on_no_tape_and_recording_goes_on():
     np.testing.assert_array_equal(tape.gradient(seen, x), np.ones(1000))
 
 
-@pytest.mark.parametrize("value", ["text", True, 3, 1j, [], [[1.5]]], ids=str)
-def test_tensors_of_all_kinds_have_others_with_the_same_buffer(value):
-    x = tf.constant(value)
-    same = tf_internal.same_buffer(x)
-    assert (same.dtype, same.shape) == (x.dtype, x.shape)
-    np.testing.assert_array_equal(same, x)
-
-
 def test_the_graph_of_a_rule_captures_the_shape_of_an_outer_tensor_and_nothing_of_its_own():
     large = tf.range(200.0)  # TensorFlow captures small constants by their values.
 
@@ -55,17 +47,6 @@ def test_the_graph_of_a_rule_captures_the_shape_of_an_outer_tensor_and_nothing_o
         return x
 
     run.get_concrete_function()
-
-
-def test_the_graph_of_a_rule_fills_tensors_like_outer_ones():
-    @tf.function(input_signature=[tf.TensorSpec([None])])
-    def run(x):
-        graph = rule_graph.RuleGraph("rule")
-        with graph.as_default():
-            filled = [tf.raw_ops.ZerosLike(x=x), tf.raw_ops.OnesLike(x=x)]
-        return [tf.get_static_value(tensor.op.inputs[1]).tolist() for tensor in filled]
-
-    assert [tensor.numpy() for tensor in run(tf.constant([5.0, 7.0]))] == [0.0, 1.0]
 
 
 def test_recording_and_watching_are_seen_as_tapes_do_them():
@@ -112,22 +93,6 @@ def test_which_ops_are_ordered_and_which_only_read():
         assert printed.control_inputs == [constant]
 
 
-def test_variables_that_are_not_trainable_are_seen_in_graphs_and_stay_those_of_the_graph():
-    v, earlier = tf.Variable(1.0, trainable=False), tf.Variable(2.0, trainable=False)
-    found = []
-
-    @tf.function
-    def run(n):
-        tf.identity(earlier)
-        with tf_internal.variable_accesses(found):
-            for _ in tf.range(n):
-                tf.identity(v)
-
-    graph = run.get_concrete_function(tf.constant(2)).graph
-    assert [id(variable) for variable in found] == [id(v)]
-    assert {id(variable) for variable in graph.variables} == {id(v), id(earlier)}
-
-
 def test_python_functions_are_found_by_the_name_that_they_got():
     with tf.Graph().as_default() as graph:
         tf_internal.add_python_function(graph, "a name", lambda x: 2 * x)
@@ -139,22 +104,6 @@ def test_python_functions_are_found_by_the_name_that_they_got():
     del graph, doubled, session
     gc.collect()
     assert registry.get("a name") is None
-
-
-def test_a_saved_model_is_read_and_gets_a_fingerprint(tmp_path):
-    tf.saved_model.save(tf.Module(), tmp_path)
-    proto = tf_internal.parse_saved_model(str(tmp_path))
-    assert list(proto.meta_graphs[0].meta_info_def.tags) == ["serve"]
-    first = tf.saved_model.experimental.read_fingerprint(str(tmp_path))
-    (tmp_path / "fingerprint.pb").unlink()
-    tf_internal.write_fingerprint(str(tmp_path))
-    assert tf.saved_model.experimental.read_fingerprint(str(tmp_path)) == first
-
-
-def test_eager_mode_reports_reads_of_trainable_variables_only():
-    x, frozen, trainable = tf.constant(1.0), tf.Variable(1.0, trainable=False), tf.Variable(1.0)
-    _, read = tf_internal.call_and_watch_variables(lambda: x * frozen * trainable, (), {})
-    assert [id(v) for v in read] == [id(trainable)]
 
 
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
