@@ -67,14 +67,6 @@ def test_the_wheel_requires_the_tensorflow_it_was_compiled_against(wheel):
     ]
 
 
-def test_the_description_links_to_no_file_beside_it(wheel):
-    (metadata,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
-    text = email.message_from_bytes(wheel.read(metadata)).get_payload()
-    links = re.findall(r"\]\(([^)]*)\)", text)
-    assert len(links) > 10
-    assert [link for link in links if not link.startswith(("https://", "#"))] == []
-
-
 def test_the_wheel_holds_the_package_the_libraries_and_nothing_else(wheel):
     names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     # py.typed tells type checkers that the package has type hints, and the program imports the package late.
