@@ -25,7 +25,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export TF_ENABLE_ONEDNN_OPTS ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-rest test-all test-slow fuzz sanitize install-clang install-chromium install-torch bazel-test \
+.PHONY: help demo test test-rest test-all test-slow fuzz sanitize install-clang install-chromium bazel-test \
         install-bazel \
         wheel release-check matrix aarch64 bench cuda-check docs figures format clean
 
@@ -92,14 +92,6 @@ install-chromium: ## install Chromium, which tests the pages, if it is missing
 	  || echo "make: found no Chromium, and cannot install it without root and apt-get, so the looks, links and search of the" \
 	          "pages are NOT tested." \
 	          "On Debian: sudo apt-get install chromium-headless-shell"
-
-# A test compares with PyTorch. The small build for CPUs is in PyTorch's own index, not in PyPI.
-TORCH ?= torch==2.13.0+cpu
-
-install-torch: $(LIBRARY) ## install PyTorch for CPUs, to compare with, if an index has it
-	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python -m pip install -q '$(TORCH)' \
-	  || echo "make: found no $(TORCH) in pip's indexes, so guided backpropagation is NOT compared with PyTorch. Name an index" \
-	          "that has it in PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS."
 
 # Builds and tests with Bazel, with the Python, the TensorFlow and the pytest of .venv.
 bazel-test: $(LIBRARY) install-bazel ## build and test with Bazel

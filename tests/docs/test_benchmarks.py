@@ -11,7 +11,6 @@ import pytest
 
 from benchmarks.harness import measurement, record, yardsticks
 from benchmarks.harness.names import DECORATOR, EMBED, SQRT, TF, TF_LOOP, TFP
-from benchmarks.harness.samplers import Number, Timed, in_turn
 from benchmarks.models import networks
 from benchmarks.report import charts, publish, table, targets
 
@@ -21,7 +20,6 @@ from ..support.tensors import pairs
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # TensorFlow Probability causes warnings at import.
-    from benchmarks.__main__ import chosen_cases
     from benchmarks.models import in_tensorflow
 
 
@@ -58,22 +56,6 @@ def test_implementations_take_turns_and_no_sample_is_kept():
     assert result["ratios"] == {"a": {"b": {"median": 1.0, "p20": 0.7, "p80": 1.3}}}
     assert result["absent"] == {"c": "not installed"}
     assert result["rounds"] == 3
-
-
-def test_a_case_has_the_fewest_rounds_where_its_time_is_over():
-    case = measurement.Case("subject", "case", lambda: {"a": Number(lambda: 1)}, ours=())
-    assert measurement.measure(case, measurement.Settings(seconds=0, fewest_rounds=4))["rounds"] == 4
-
-
-def test_a_sample_has_as_many_calls_as_fit_and_inputs_take_turns():
-    calls = []
-    sampler = in_turn([lambda: calls.append("a"), lambda: calls.append("b")])
-    assert isinstance(sampler, Timed)
-    sampler.prepare(0.01)
-    before = len(calls)
-    sampler.sample()
-    assert len(calls) - before > 10
-    assert calls == (["a", "b"] * len(calls))[: len(calls)]
 
 
 @pytest.mark.parametrize("count", [1, 15, 16, 1000, 2**17, 2**17 + 1, 10**6 + 3])
@@ -120,14 +102,6 @@ def test_a_target_takes_the_fastest_baseline_and_the_worst_case(monkeypatch):
     assert "| 1 (0.9 to 1.1) | yes |" in table.targets({"cases": [{"subject": "s", **good}]})
 
 
-@pytest.mark.parametrize(
-    ("value", "unit", "shown"),
-    [(1.5e-9, "s", "1.5 ns"), (2.345e-6, "s", "2.35 µs"), (0.25, "s", "250 ms"), (90, "s", "90 s"), (3, "MB", "3 MB")],
-)
-def test_quantities_are_readable(value, unit, shown):
-    assert table.quantity(value, unit) == shown
-
-
 @pytest.mark.slow
 def test_every_case_runs_and_is_written_to_one_line(tmp_path):
     command = [sys.executable, "-m", "benchmarks", "--quick", "--output", tmp_path / "results.json"]
@@ -156,26 +130,6 @@ def test_every_case_runs_and_is_written_to_one_line(tmp_path):
     charts.draw(run, tmp_path)
     assert {path.stem for path in tmp_path.glob("*.png")} == {"headline", "sizes", "loops", "growth", "models"}
     assert "quick run: the figures mean nothing" in table.document(run)
-
-
-def test_cases_that_were_measured_later_say_so(tmp_path):
-    before, commit = record.read(), {"hash": "f" * 40, "dirty": False}
-    record.write(before, tmp_path / "results.json")
-    changed, added = before["cases"][3] | {"rounds": 1}, before["cases"][3] | {"case": "a new one"}
-    run = {**before, "started": "2030-01-01", "commit": commit, "cases": [changed, added]}
-    merged = record.merged(run, tmp_path / "results.json")
-    own = {"started": "2030-01-01", "commit": commit}
-    expected = [changed | own if case == before["cases"][3] else case for case in before["cases"]]
-    assert merged == {**before, "cases": [*expected, added | own]}
-    subject = changed["subject"].replace("_", " ")
-    assert f"{subject}: commit ffffffffffff, 2030-01-01" in table.origin(merged)
-    with pytest.raises(SystemExit, match=r"^--only: .*results\.json is of another machine; measure all cases, or "):
-        record.merged(run | {"machine": {}}, tmp_path / "results.json")
-
-
-def test_a_name_that_no_case_has_is_an_error_that_lists_them():
-    with pytest.raises(SystemExit, match=r"--only: no case has \['importance'\] in its name; the cases are dispatch: "):
-        chosen_cases(["importance"], measurement.QUICK)
 
 
 @pytest.mark.parametrize("page", publish.PAGES, ids=lambda page: page.name)

@@ -41,7 +41,6 @@ def test_continuous_integration_runs_the_core_first_and_then_the_rest():
         "test",
         "test-rest",
         "bazel-test",
-        "docs",
     ]
 
 
