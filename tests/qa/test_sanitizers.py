@@ -37,26 +37,12 @@ def test_kernels_stay_within_their_operands_and_threads_do_not_race(part):
 
 # The part, the file, the right code, the wrong code, and what the report must say.
 FAULTS = {
-    "a GPU's pack beyond a row": (
-        "shapes",
-        "cuda/schedule.cc",
-        "operands_are_aligned && rows_are_whole_vectors && ",
-        "operands_are_aligned && ",
-        "WRONG: expected",
-    ),
     "a product that overflows": (
         "shapes",
         "cc/lib/alignment.cc",
         "for (const int64_t dim : dims) most /= dim;",
         "most = 1;\n  for (const int64_t dim : dims) most *= dim;",
         "signed integer overflow",
-    ),
-    "no check for too many products": (
-        "shapes",
-        "cc/lib/alignment.cc",
-        "if (!MayBeCounted(result.iteration_space))",
-        "if (false && !MayBeCounted(result.iteration_space))",
-        "WRONG: expected error.empty() == Fits",
     ),
     "loops merged that walk apart": (
         "shapes",
@@ -71,13 +57,6 @@ FAULTS = {
         "                            last.size,\n                            /*is_narrow=*/false",
         "                            last.size + 1,\n                            /*is_narrow=*/false",
         "heap-buffer-overflow",
-    ),
-    "a cut that overflows": (
-        "memory",
-        "cc/lib/contraction.cc",
-        "kProductsOfASum * plan_.output_size",
-        "(int64_t{1} << 60) * plan_.output_size",
-        "signed integer overflow",
     ),
     # Sums that threads share are wrong, too, and the check of the results can come first.
     "a counter that threads share": (
