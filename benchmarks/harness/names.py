@@ -39,10 +39,6 @@ TF_SCAN = "tf.scan"
 NUMPY_VJP = "cg.numpy_function with vjp"
 NUMPY_CALL = "tf.numpy_function"
 
-# Implicit functions.
-DENSE_SOLVER = "the Jacobian and tf.linalg.solve"
-CG_SOLVER = "cg.linear.cg"
-GMRES_SOLVER = "cg.linear.gmres"
 
 # Building and importing the library.
 LIBRARY_FILE = "the file"

@@ -14,9 +14,6 @@ from tf_cg_ops._src.core import library
 from ..conftest import SLOWEST
 from ..support.sources import ROOT, source_files
 
-pytestmark = pytest.mark.core
-
-
 CPP = [str(path) for kind in ("cc", "cu", "cuh", "h", "c") for path in source_files(f"**/*.{kind}")]
 
 
