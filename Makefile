@@ -41,8 +41,11 @@ demo: $(LIBRARY) ## show the library at work, with figures
 # tests/conftest.py. A worker that crashes ends the run.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
+# Collecting only these files takes half as long, in each worker.
+CORE := $(shell grep -rl 'mark\.core' tests --include='test_*.py')
+
 test: $(LIBRARY) ## run the core tests: every public function, and every mode
-	$(PYTEST) -m 'core and not slow'
+	$(PYTEST) $(CORE) -m 'core and not slow'
 
 test-rest: $(LIBRARY) ## run the tests that are neither core nor slow
 	$(PYTEST) -m 'not core and not slow'
