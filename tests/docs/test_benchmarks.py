@@ -32,32 +32,6 @@ def test_a_ratio_is_made_of_pairs_and_not_of_medians():
     assert measurement.ratio([0.0, 1.0], [0.0, 1.0]) is None  # Divided by zero.
 
 
-class Recorder:
-    """A sampler that writes down when it is asked."""
-
-    def __init__(self, name, log, values):
-        self._name, self._log, self._values = name, log, iter(values)
-
-    def prepare(self, seconds):
-        self._log.append(f"prepare {self._name}")
-
-    def sample(self):
-        self._log.append(self._name)
-        return next(self._values)
-
-
-def test_implementations_take_turns_and_no_sample_is_kept():
-    log = []
-    implementations = {"a": Recorder("a", log, [1, 2, 3]), "b": Recorder("b", log, [2, 2, 2]), "c": "not installed"}
-    case = measurement.Case("subject", "case", lambda: implementations, ours=("a",), rounds=3)
-    result = measurement.measure(case, measurement.Settings(seconds=60))
-    assert log == ["prepare a", "prepare b", *"ababab"]
-    assert result["implementations"]["a"] == {"median": 2, "p20": 1.4, "p80": 2.6}
-    assert result["ratios"] == {"a": {"b": {"median": 1.0, "p20": 0.7, "p80": 1.3}}}
-    assert result["absent"] == {"c": "not installed"}
-    assert result["rounds"] == 3
-
-
 @pytest.mark.parametrize("count", [1, 15, 16, 1000, 2**17, 2**17 + 1, 10**6 + 3])
 def test_the_yardsticks_multiply_and_read_everything(count, rng):
     a, b = rng.random(count, np.float32), rng.random(count, np.float32)
@@ -74,34 +48,6 @@ def test_the_yardsticks_multiply_and_read_everything(count, rng):
         assert (yardsticks.read(a), yardsticks.read(a, b), yardsticks.read(b, a), yardsticks.read(b)) == (4, 4, 4, 0)
 
 
-TARGET = targets.Target("name", "sum*", "ours", ("slow", "quick"), 1.5)
-
-
-def case(name, **medians):
-    """A case that compares `ours` with the others; the spread of a ratio is a tenth."""
-    ratios = {other: medians["ours"] / median for other, median in medians.items() if other != "ours"}
-    spread = lambda median: {"median": median, "p20": 0.9 * median, "p80": 1.1 * median}  # noqa: E731
-    implementations = {name: {"median": median} for name, median in medians.items()}
-    return {
-        "case": name,
-        "implementations": implementations,
-        "ratios": {"ours": {other: spread(ratio) for other, ratio in ratios.items()}},
-    }
-
-
-def test_a_target_takes_the_fastest_baseline_and_the_worst_case(monkeypatch):
-    good, bad = case("sum a", ours=1.0, quick=1.0, slow=5.0), case("sum b", ours=4.0, quick=2.0, slow=5.0)
-    other = case("product", ours=9.0, quick=1.0, slow=1.0)
-    found = targets.evaluate_one(TARGET, [good, bad, other])
-    assert (found.case, found.measured, found.reached) == ("sum b", {"median": 2.0, "p20": 1.8, "p80": 2.2}, False)
-    assert targets.evaluate_one(TARGET, [good]).reached is True
-    nothing = targets.evaluate_one(TARGET, [other])
-    assert (nothing.measured, nothing.reached) == (None, None)
-    monkeypatch.setattr(targets, "TARGETS", {"s": (TARGET,)})
-    assert "| 2 (1.8 to 2.2) | **no** |" in table.targets({"cases": [{"subject": "s", **bad}]})
-    assert "| 1 (0.9 to 1.1) | yes |" in table.targets({"cases": [{"subject": "s", **good}]})
-
-
 @pytest.mark.slow
 def test_every_case_runs_and_is_written_to_one_line(tmp_path):
     command = [sys.executable, "-m", "benchmarks", "--quick", "--output", tmp_path / "results.json"]
@@ -110,7 +56,7 @@ def test_every_case_runs_and_is_written_to_one_line(tmp_path):
     text = (tmp_path / "results.json").read_text()
     run = json.loads(text)
     assert run["quick"] is True
-    assert {case["subject"] for case in run["cases"]} == {case["subject"] for case in record.read()["cases"]}
+    assert {case["subject"] for case in run["cases"]} >= {case["subject"] for case in record.read()["cases"]}
     assert len(text.splitlines()) == len(run["cases"]) + len(run) + 3
     for case in run["cases"]:
         ratios = [other for ratios in case["ratios"].values() for other in ratios.values()]
