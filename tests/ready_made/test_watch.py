@@ -199,7 +199,7 @@ def test_a_saved_model_with_python_is_refused(tmp_path):
     module = tf.Module()
     spec = tf.TensorSpec([None], tf.float64)
     module.f = tf.function(lambda x: cg.watch_gradient(x, "h", call=print), input_signature=[spec])
-    with pytest.raises(ValueError, match=r"got Python code from numpy_function or watch_gradient\(call=\.\.\.\)\."):
+    with pytest.raises(ValueError, match="watch_gradient: 'print' is Python code, which a saved function"):
         tf.saved_model.save(module, tmp_path / "model")
 
 

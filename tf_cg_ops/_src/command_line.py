@@ -12,8 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops import rules, saved_model, testing
-from tf_cg_ops._src import demo
+from tf_cg_ops import _demo, rules, saved_model, testing
 from tf_cg_ops._src.core import text
 from tf_cg_ops.saved_model import _inputs, _report_text
 
@@ -26,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
         "adopt": _adopt,
         "audit": _audit,
         "inspect": _inspect,
-        "demo": lambda options: demo.run_quick() if options.quick else demo.run(options.output),
+        "demo": lambda options: _demo.run_quick() if options.quick else _demo.run(options.output),
     }
     try:
         return commands[options.command](options)

@@ -12,8 +12,10 @@ import tensorflow as tf
 from tf_cg_ops._src.core import pytree, tapes, text, tf_internal
 from tf_cg_ops._src.core.signature import bind
 from tf_cg_ops._src.core.tf_internal import EagerTensor
-from tf_cg_ops._src.core.variables import (
-    as_variable,
+from tf_cg_ops._src.core.variables import as_variable
+from tf_cg_ops._src.custom_gradient import graph_rule, traced_rule, unused_outputs
+from tf_cg_ops._src.custom_gradient.checks import GradientChecks, takes_variables
+from tf_cg_ops._src.custom_gradient.variables import (
     call_and_note_reads,
     can_have_gradient,
     captured_variables,
@@ -21,8 +23,6 @@ from tf_cg_ops._src.core.variables import (
     reference_variables,
     variables_in,
 )
-from tf_cg_ops._src.custom_gradient import graph_rule, traced_rule, unused_outputs
-from tf_cg_ops._src.custom_gradient.checks import GradientChecks, takes_variables
 from tf_cg_ops._src.custom_gradient.wording import CUSTOM_GRADIENT, Wording
 from tf_cg_ops._src.keras import dispatch, keras_internal
 
