@@ -15,8 +15,6 @@ from tf_cg_ops._src.custom_gradient import answers
 from tf_cg_ops._src.custom_gradient.wording import Wording
 
 _NUMBERS = (bool, int, np.ndarray, np.generic)
-# What a method does not have as its first argument.
-_NOT_OBJECTS = (*_NUMBERS, float, complex, str, bytes, type(None), tf.Tensor)
 
 
 def takes_variables(wording: Wording, grad_fn: Callable[..., Any]) -> bool:
@@ -87,7 +85,9 @@ class GradientChecks:
         if is_flat and all(map(_fits_exactly, flat, self.inputs)):
             return list(flat)
         checked: list[Any] = []
-        for i, (gradient, tensors) in enumerate(zip(self._entries(answer), self.inputs, strict=True)):
+        kinds = [_kind_of(*leaf) for leaf in zip(self.arguments.values, self.inputs, strict=True)]
+        entries = answers.read(self.wording, self.function, answer, self.arguments, kinds)
+        for i, (gradient, tensors) in enumerate(zip(entries, self.inputs, strict=True)):
             gradient = slices.kept(gradient)
             if gradient is None:
                 checked.extend([None] * len(tensors))
@@ -97,60 +97,10 @@ class GradientChecks:
                 checked.extend(self._of_argument(i, gradient))
         return checked
 
-    def _entries(self, answer: Any) -> list[Any]:
-        """One entry for each leaf of the arguments."""
-        if isinstance(answer, tf.Tensor):
-            entries = [answer]
-        elif answer is None and not self.inputs:
-            entries = []
-        else:
-            entries = answers.flat_entries(self._subject, answer, self.arguments, self.wording.names_keywords)
-        if self._leaves_out_first(entries):
-            entries = [None, *entries]
-        if len(entries) < len(self.inputs) and not any(self.inputs[len(entries) :]):
-            # For example training=True and name=None: a tf.function passes keywords and defaults by position.
-            entries = entries + [None] * (len(self.inputs) - len(entries))
-        if len(entries) != len(self.inputs):
-            raise self._wrong_number(len(entries))
-        return entries
-
-    def _leaves_out_first(self, entries: list[Any]) -> bool:
-        """Whether the entries only fit without the first argument, an object without Tensors.
-
-        `types.MethodType(decorated, instance)`, a property and the classmethod of Python 3.13 pass it like this.
-        """
-        if not self.inputs or self.inputs[0] or isinstance(self.arguments.values[0], _NOT_OBJECTS):
-            return False
-        can_leave_out, can_include = self._fit(entries, 1), self._fit(entries, 0)
-        if can_leave_out and can_include and any(entry is not None for entry in entries):
-            raise self._wrong_number(len(entries))
-        return can_leave_out and not can_include
-
-    def _fit(self, entries: list[Any], first: int) -> bool:
-        """Whether the entries fit the leaves from `first` on: and None for leaves without Tensors."""
-        inputs = self.inputs[first:]
-        has_rest = any(inputs[len(entries) :])
-        pairs = zip(entries, inputs, strict=False)
-        return len(entries) <= len(inputs) and not has_rest and all(tensors or e is None for e, tensors in pairs)
-
-    def _wrong_number(self, number: int) -> ValueError:
-        names, gradients = self.arguments.names, text.count(number, "gradient")
-        too_few = "Return None for an input that has no gradient."
-        parts = {
-            "gradients": gradients,
-            "expected": len(names),
-            "names": text.quoted(names),
-            "got": number,
-            "how_to_count": too_few if number < len(names) else "Return one gradient for each input.",
-        }
-        return ValueError(self._message(self.wording.wrong_number, **parts))
-
     def _of_argument(self, i: int, gradient: Any) -> list[Any]:
         argument, tensors, value = repr(self.arguments.names[i]), self.inputs[i], self.arguments.values[i]
         if not tensors:
-            # A rule for an op can return a gradient for an integer input. A float can be a Tensor in a tf.function, so
-            # one grad_fn serves both; here its gradient is not used.
-            if isinstance(value, (tf.Tensor, float, complex)) or convert.is_inexact_array(value):
+            if _kind_of(value, tensors) == answers.CONSTANT:
                 return []
             remedy = ""
             if isinstance(value, _NUMBERS):
@@ -253,6 +203,11 @@ def to_tensor(value: Any, dtype: tf.DType) -> tf.Tensor:
 def can_cast(got: tf.DType, dtype: tf.DType) -> bool:
     """Whether a gradient can be cast: between floating-point dtypes, and to complex ones."""
     return (got.is_floating and (dtype.is_floating or dtype.is_complex)) or (got.is_complex and dtype.is_complex)
+
+
+def _kind_of(leaf: Any, tensors: list[tf.Tensor]) -> int:
+    is_constant = isinstance(leaf, (tf.Tensor, float, complex)) or convert.is_inexact_array(leaf)
+    return answers.TENSOR if tensors else answers.CONSTANT if is_constant else answers.NOTHING
 
 
 def _fits_exactly(gradient: Any, tensors: list[tf.Tensor]) -> bool:

@@ -6,6 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_cg_ops._src.core import text
+
 
 def _not_traced(place: str) -> str:
     return (
@@ -70,6 +72,13 @@ class Wording:
         """The message for a gradient function that raised this exception while it was traced."""
         error = f"{type(exception).__name__}: {exception}".removesuffix(".")
         return self.message(self.not_traced, function, error=error)
+
+    def wrong_number_message(self, function: str, number: int, names: list[str]) -> str:
+        """The message for a number of gradients that does not fit the inputs with these names."""
+        is_too_few = number < len(names)
+        how = "Return None for an input that has no gradient." if is_too_few else "Return one gradient for each input."
+        parts = {"gradients": text.count(number, "gradient"), "expected": len(names), "got": number}
+        return self.message(self.wrong_number, function, names=text.quoted(names), how_to_count=how, **parts)
 
     def wrong_dtype_error(self, function: str, argument: str, expected: tf.DType, got: tf.DType) -> TypeError:
         """The error for a gradient whose dtype is not cast to the dtype of its input."""
