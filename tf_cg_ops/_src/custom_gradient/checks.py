@@ -49,10 +49,9 @@ class GradientChecks:
             signature = without_annotations(inspect.signature(_user_function(self.wording, grad_fn)))
             raise TypeError(self._message(sentence, names=names, signature=signature))
 
-    def check_takes_upstream(self, grad_fn: Any, dys: Sequence[Any], error: TypeError, **kwargs: Any) -> None:
+    def check_takes_upstream(self, grad_fn: Any, dys: Sequence[Any], kwargs: dict[str, Any], error: TypeError) -> None:
         """Raises TypeError, from this error, if the upstream gradients do not fit the parameters of grad_fn."""
         function, args = _user_function(self.wording, grad_fn), [*dys]
-        kwargs |= {"variables": self.variables} if self.variables else {}
         if self.wording.binds_arguments:
             args, kwargs = [*grad_fn.args, *args], {**grad_fn.keywords, **kwargs}
         signature = mismatched_signature(function, args, kwargs)
@@ -149,20 +148,10 @@ class GradientChecks:
 
     def _check(self, gradient: Any, argument: str, target: Any) -> Any:
         """Checks that a gradient has the shape and dtype of its target, a tensor or variable; casts it if possible."""
-        knows_contents = tf_internal.supports_default_grad(target)  # Some handles do not tell.
-        shape, dtype = tf.TensorShape(None), target.dtype.base_dtype
-        if knows_contents:
-            shape, dtype = tf_internal.shape_and_dtype(target)
-        if not tf.is_tensor(gradient):
-            gradient = self._converted(gradient, argument, dtype)
-        if not knows_contents:
-            return gradient
-        if gradient.dtype.base_dtype != dtype:
-            if not can_cast(gradient.dtype, dtype):
-                raise self.wording.wrong_dtype_error(self.function, argument, dtype, gradient.dtype)
-            gradient = tf.cast(gradient, dtype)
-        if not gradient.shape.is_compatible_with(shape):
-            raise ValueError(self.wording.wrong_shape_message(self.function, argument, shape, gradient.shape))
+        if not tf_internal.supports_default_grad(target):  # A handle that does not tell what it holds.
+            return gradient if tf.is_tensor(gradient) else tf.convert_to_tensor(gradient)
+        shape, dtype = tf_internal.shape_and_dtype(target)
+        gradient = fitted(self.wording, self.function, gradient, argument, shape, dtype)
         if isinstance(gradient, tf.IndexedSlices):
             return self._check_slices(gradient, argument, target, shape)
         is_handle = target.dtype == tf.resource  # Its contents have no shape op.
@@ -170,16 +159,6 @@ class GradientChecks:
             return gradient
         message = self.wording.wrong_shape_message(self.function, argument, "{expected}", "{got}")
         return library.custom_gradient_check_shape(gradient, tf.shape(target, out_type=tf.int64), message=message)
-
-    def _converted(self, gradient: Any, argument: str, dtype: tf.DType) -> tf.Tensor:
-        """Converts a number to a Tensor of this dtype; an array keeps its own dtype."""
-        try:
-            return to_tensor(gradient, dtype)
-        except convert.refusals(gradient):
-            raise TypeError(
-                f"{self._subject} must return a Tensor for {argument}, got {text.describe(gradient)}. Return None for "
-                "an input that has no gradient."
-            ) from None
 
     def _check_slices(
         self, gradient: tf.IndexedSlices, argument: str, target: Any, shape: tf.TensorShape
@@ -194,10 +173,24 @@ class GradientChecks:
         return tf.IndexedSlices(gradient.values, gradient.indices, dense_shape)
 
 
-def to_tensor(value: Any, dtype: tf.DType) -> tf.Tensor:
-    """Converts a real number to a Tensor of this dtype; an array keeps its own dtype. Raises if it is not a number."""
-    has_own_dtype = isinstance(value, (np.ndarray, np.generic, bool, complex))
-    return tf.convert_to_tensor(value, None if has_own_dtype else dtype)
+def fitted(
+    wording: Wording, function: str, gradient: Any, argument: str, shape: tf.TensorShape, dtype: tf.DType
+) -> Any:
+    """A gradient or tangent as a Tensor of this dtype; raises if it cannot be cast, or has another shape."""
+    if not tf.is_tensor(gradient):
+        has_own_dtype = isinstance(gradient, (np.ndarray, np.generic, bool, complex))
+        try:
+            gradient = tf.convert_to_tensor(gradient, None if has_own_dtype else dtype)
+        except convert.refusals(gradient):
+            got = text.describe(gradient)
+            raise TypeError(wording.message(wording.no_tensor, function, argument=argument, got=got)) from None
+    if gradient.dtype.base_dtype != dtype:
+        if not can_cast(gradient.dtype, dtype):
+            raise wording.wrong_dtype_error(function, argument, dtype, gradient.dtype)
+        gradient = tf.cast(gradient, dtype)
+    if not gradient.shape.is_compatible_with(shape):
+        raise ValueError(wording.wrong_shape_message(function, argument, shape, gradient.shape))
+    return gradient
 
 
 def can_cast(got: tf.DType, dtype: tf.DType) -> bool:

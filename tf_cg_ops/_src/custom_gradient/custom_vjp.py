@@ -97,7 +97,8 @@ def custom_vjp(
     takes_needed = "needed" not in nondiff_argnames and has_parameter(backward, "needed")
     wording = Wording(
         "custom_vjp",
-        subject=f"backward '{text.name_of(backward)}' of '{{function}}'",
+        name=text.name_of(backward),
+        subject="backward '{name}' of '{function}'",
         gradient_function="backward",
         parameters=", ".join(["residuals", "*dys", *nondiff_argnames, *["needed"][:takes_needed]]),
         binds_arguments=True,
