@@ -98,7 +98,6 @@ def scaled(m, dy):
 
 TO_TENSORS = {
     "custom_gradient": cg.custom_gradient(lambda m: (to_tensor(m), lambda dy: scaled(m, dy))),
-    "by_name": cg.custom_gradient(lambda m: (to_tensor(m), lambda dy: {"m": scaled(m, dy)})),
     "in_a_structure": lambda m: cg.custom_gradient(
         lambda d: (to_tensor(d["a"][0]) * d["b"], lambda dy: {"b": None, "a": [scaled(d["a"][0], dy)]})
     )({"a": [m], "b": tf.ones([2])}),
