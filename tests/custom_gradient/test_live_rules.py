@@ -170,30 +170,6 @@ def test_a_traced_rule_captures_the_shape_and_not_the_tensor(read, tmp_path):
     assert dx.numpy().tolist() == [8.0]
 
 
-def test_a_shape_that_is_read_in_a_rule_in_a_rule_is_captured_by_both():
-    captured = []
-
-    @cg.custom_gradient
-    def outer(x):
-        big = tf.tile(x, [1000])
-
-        @cg.custom_gradient
-        def inner(dy):
-            return 2.0 * dy, lambda ddy: ddy * tf.cast(tf.size(big), tf.float32)
-
-        return tf.identity(x), inner
-
-    @tf.function(input_signature=[tf.TensorSpec([None])])
-    def value(x):
-        y = outer(x)
-        captured.extend(t.dtype for t in y.op.inputs[2:])
-        return y
-
-    value.get_concrete_function()
-    assert captured
-    assert all(dtype.is_integer for dtype in captured)
-
-
 # A rule can return a tensor that it closes over
 
 

@@ -151,18 +151,6 @@ def test_the_variables_of_a_dataclass_are_variables_that_the_function_reads(mode
 # What changes after the call
 
 
-def test_a_list_for_grad_pass_through_that_changes_after_the_call():
-    values = [X]
-
-    def run(x):
-        values[:] = [x]
-        y = cg.grad_pass_through(lambda values: 2.0 * values[0])(values)
-        values.append(x)
-        return y
-
-    np.testing.assert_allclose(gradients("eager", run, [X], DY), [DY])
-
-
 PAIR = with_rule(lambda w, v: w * v, lambda p, t: (None, t[0] * p[1] + p[0] * t[1]))
 
 
@@ -206,12 +194,3 @@ def test_a_tangent_rule_reads_arrays_as_they_were_at_the_call(mode):
         return y
 
     np.testing.assert_allclose(gradients(mode, run, [X], DY), [DY * [1.0, 1.5]])
-
-
-def test_second_derivatives_by_a_variable_that_is_a_primal():
-    w, v = tf.Variable([1.0, 1.0]), tf.Variable([2.0, 3.0])
-    with tf.GradientTape() as outer:
-        with tf.GradientTape() as tape:
-            y = PAIR(w, v)
-        dw = tape.gradient(y, w, output_gradients=DY)
-    np.testing.assert_allclose(outer.gradient(dw, v, output_gradients=DY), DY * DY)
