@@ -8,9 +8,9 @@ import sys
 import pytest
 
 import tf_cg_ops_cli
+from tf_cg_ops import _command_line
 from tf_cg_ops import _demo as demo
 from tf_cg_ops._demo.report import Report
-from tf_cg_ops._src import command_line
 
 from ..support.processes import run_interpreter, run_python
 from ..support.sources import ROOT
@@ -69,7 +69,7 @@ def test_neither_nothing_nor_nan_holds():
 
 def test_missing_packages_are_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(demo._PACKAGES, "no_such_module", "NoSuchPackage")
-    assert command_line.run(tf_cg_ops_cli.parse(["demo", "--output", str(tmp_path / "out")])) == 1
+    assert _command_line.run(tf_cg_ops_cli.parse(["demo", "--output", str(tmp_path / "out")])) == 1
     assert capsys.readouterr().err == (
         "tf-cg-ops demo: scikit-learn, SciPy and Matplotlib must be installed, missing: NoSuchPackage. Run "
         "pip install 'tf_cg_ops[demo]', or tf-cg-ops demo --quick, which needs none of them.\n"
