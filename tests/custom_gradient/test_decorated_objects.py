@@ -215,3 +215,34 @@ def test_functions_of_a_program_run_in_processes_of_cloudpickle_and_multiprocess
     lines = run_script(pathlib.Path(__file__).with_name("other_processes.py"), cwd=tmp_path).stdout.splitlines()
     of = {factor: [factor, 10.0 * factor] for factor in (2.0, 3.0, 4.0, 5.0, 6.0, 7.0)}
     assert lines == [str(list(of.values())), str([of[2.0], of[5.0], of[6.0], of[7.0]]), "True"]
+
+
+def test_a_partial_is_a_backward():
+    def scaled(scale, residuals, dy):
+        return scale * dy
+
+    tripled = cg.custom_vjp(lambda x: (x, x), functools.partial(scaled, 3.0))
+    assert gradient(tripled) == [3.0, 30.0]
+
+
+@pytest.mark.parametrize(
+    ("function", "parameters"),
+    [
+        (cg.custom_gradient, "f saved_orders"),
+        (cg.custom_vjp, "forward backward nondiff_argnames materialize_grads saved_orders"),
+        (cg.custom_jvp, "f nondiff_argnames saved_orders"),
+        (cg.scan, "f init xs length reverse checkpoint"),
+        (cg.while_loop, "cond body loop_vars maximum_iterations checkpoint"),
+        (cg.recompute_grad, "f keep"),
+        (cg.implicit_root, "residual solve batched linear_solve has_aux check_solution"),
+        (cg.embed_gradient, "fx gx x axis fx_gx_manually_stopped name"),
+        (cg.compat.tfp_math.custom_gradient, "fx gx x fx_gx_manually_stopped name"),
+        (cg.compat.bayesflow.custom_gradient, "fx gx x axis fx_gx_manually_stopped name"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_the_signature_that_tools_show_has_the_parameters_and_no_more(function, parameters):
+    signature = inspect.signature(function)
+    assert " ".join(signature.parameters) == parameters
+    required = [name for name in ("fx", "gx", "x", "forward", "backward") if name in signature.parameters]
+    assert all(signature.parameters[name].default is inspect.Parameter.empty for name in required)

@@ -429,3 +429,8 @@ def test_a_layer_that_a_model_gets_later_is_in_the_next_call():
     assert_overridden(overridden, tf.sin, 5.0 * DY)
     model.add(keras.layers.Rescaling(3.0, dtype="float64"))
     assert_overridden(overridden, lambda x: 3.0 * tf.sin(x), 15.0 * DY)
+
+
+def test_a_wrong_rule_costs_nothing_until_you_compute_a_gradient():
+    function = cg.override_gradients(tf.nn.relu, {"Relu": lambda op, dy: [dy, dy]})
+    np.testing.assert_array_equal(function(tf.constant(X)), np.maximum(X, 0.0))

@@ -141,7 +141,7 @@ def _broadcast(
     if static_shape.is_fully_defined():
         return fx if fx.shape == static_shape else tf.broadcast_to(fx, static_shape)
     message = (
-        f"{_API}: fx, gx and reduce_sum(x, axis) must broadcast together, got the shapes below for two of them. "
+        f"{_API}: fx, gx and reduce_sum(x, axis) must broadcast together, got the shapes that follow for two of them. "
         "Reshape fx and gx to the shape of reduce_sum(x, axis)."
     )
     shape = dynamic_axis.broadcast_shapes(message, dynamic_axis.shape_of(fx), dynamic_axis.shape_of(gx))

@@ -96,7 +96,7 @@ def _like_x(gx: tf.Tensor, x: tf.Tensor, suffix: str) -> tf.Tensor:
     have_same_rank = gx.shape.rank is not None and gx.shape.rank == x.shape.rank
     if have_same_rank and not gx.shape.is_compatible_with(x.shape):
         raise _shapes_differ(gx, x, suffix)
-    message = _message(suffix, "", "the shapes below for gx and x")
+    message = _message(suffix, "", "the shapes that follow for gx and x")
     shapes = dynamic_axis.shape_of(gx), dynamic_axis.shape_of(x)
     with tf.control_dependencies([tf.debugging.assert_equal(shapes[0], shapes[1], message)]):
         gx = tf.identity(gx)

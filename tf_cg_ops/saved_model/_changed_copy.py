@@ -114,6 +114,9 @@ def _copy(api: str, source: pathlib.Path, target: pathlib.Path, proto: Any) -> N
     # Only files are skipped. Copying a pipe of such a name fails; to load it later might never end.
     def skip(folder: str, names: list[str]) -> set[str]:
         path = pathlib.Path(folder)
+        for link in (path / name for name in names if (path / name).is_symlink()):
+            if path.resolve().is_relative_to(link.resolve()):
+                raise ValueError(f"{api}: '{link}' must not link to a folder that contains it. Remove the link.")
         return {name for name in replaced.intersection(names) if (path / name).is_file()} if path == source else set()
 
     shutil.copytree(source, target, ignore=skip)

@@ -67,10 +67,8 @@ def to_tensors(api: str, names: Sequence[str], values: Sequence[Any]) -> list[tf
     first, dtype = _common_dtype(api, names, values)
     if dtype not in _SUPPORTED:
         supported = ", ".join(d.name for d in DTYPES)
-        raise TypeError(
-            f"{api}: {first} must have one of the dtypes {supported}, got {dtype.name}. Cast it, for example with "
-            f"tf.cast({first}, tf.float32)."
-        )
+        remedy = "Pass numbers" if dtype == tf.string else f"Cast it, for example with tf.cast({first}, tf.float32)"
+        raise TypeError(f"{api}: {first} must have one of the dtypes {supported}, got {dtype.name}. {remedy}.")
     for name, value in zip(names, values, strict=True):
         # NumPy would drop the imaginary part, with just a warning.
         if isinstance(value, (*_NUMPY, complex)) and np.iscomplexobj(value) and not dtype.is_complex:

@@ -72,7 +72,10 @@ def mismatched_signature(
 
 
 def check_argument_names(
-    api: str, function: Callable[..., Any], names: Collection[str], advice: str = "Pass a list of names."
+    api: str,
+    function: Callable[..., Any],
+    names: Collection[str],
+    advice: str = "Write for example nondiff_argnames=['limit'].",
 ) -> tuple[str, ...]:
     """Returns `nondiff_argnames` as a tuple; TypeError if they are not names, ValueError if one is not an argument."""
     is_collection = isinstance(names, Collection) and not isinstance(names, (str, bytes))

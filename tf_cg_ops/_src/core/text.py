@@ -33,9 +33,14 @@ def describe(value: Any) -> str:
 def describe_type(value: Any) -> str:
     """The type of a value, with an article: "an int", "a tuple of 2 (Tensor, NoneType)"."""
     if isinstance(value, tuple):
-        return f"a tuple of {len(value)} ({', '.join(type(item).__name__ for item in value)})"
-    noun = type(value).__name__
+        return f"a tuple of {len(value)} ({', '.join(map(_type_name, value))})"
+    noun = _type_name(value)
     return f"an {noun}" if noun[:1] in "AEIOUaeiou" or noun == "ndarray" else f"a {noun}"
+
+
+def _type_name(value: Any) -> str:
+    # Users know tf.Tensor, and not its classes for eager mode and for graphs.
+    return "Tensor" if isinstance(value, tf.Tensor) else type(value).__name__
 
 
 def quoted(names: Iterable[str]) -> str:

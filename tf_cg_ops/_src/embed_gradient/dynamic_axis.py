@@ -9,7 +9,7 @@ This module uses tf.equal, because == compares identities in a graph of TensorFl
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, tf_internal
+from tf_cg_ops._src.core import convert, text, tf_internal
 from tf_cg_ops._src.embed_gradient import alignment
 
 
@@ -68,7 +68,8 @@ def event_mask(api: str, x_name: str, axis: tf.Tensor, x_shape: tf.Tensor) -> tf
     if tf_internal.is_traced_for_xla(tf.compat.v1.get_default_graph()):
         raise ValueError(
             f"{api}: axis must be None, an int or a sequence of ints under jit_compile=True, because XLA compiles for "
-            f"one axis, got {axis}. Pass Python ints, or make the axis a Python argument of the tf.function."
+            f"one axis, got {text.describe(axis)}. Pass Python ints, or make the axis a Python argument of the "
+            "tf.function."
         )
     rank = tf.size(x_shape, out_type=tf.int64)
     axis = tf.reshape(axis, [-1])

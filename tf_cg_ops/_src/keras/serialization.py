@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_cg_ops._src.core import text
+
 
 @dataclasses.dataclass(frozen=True)
 class Placeholder:
@@ -78,8 +80,8 @@ def _encode(value: Any) -> dict[str, Any]:
         if array.dtype.kind in "biufcV":  # V: bfloat16, which NumPy does not know.
             array_type = "tensor" if isinstance(value, tf.Tensor) else "array"
             return {array_type: [array.tobytes().hex(), list(array.shape), array.dtype.name]}
-        raise _NotSerializableError(f"a {type(value).__name__} of dtype {array.dtype}")
-    raise _NotSerializableError(f"a {type(value).__name__}")
+        raise _NotSerializableError(f"{text.describe_type(value)} of dtype {array.dtype}")
+    raise _NotSerializableError(text.describe_type(value))
 
 
 def decode(encoded: dict[str, Any]) -> Any:

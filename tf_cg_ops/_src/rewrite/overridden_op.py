@@ -95,10 +95,6 @@ def _wording(api: str, rule: Rule) -> Wording:
             "{subject} must take the op and {upstream} (one for each output), got rule{signature}. Write "
             "rule({parameters})."
         ),
-        wrong_number=(
-            "{subject} must return one gradient for each of {names}, got {gradients}. Return None for an input that "
-            "has no gradient."
-        ),
         not_traced=(
             "'{name}', the rule for the op {function}, must be a function that TensorFlow can trace into a "
             "graph, got {error}. Correct the rule, or compute it with TensorFlow operations."

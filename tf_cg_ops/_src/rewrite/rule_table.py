@@ -112,7 +112,10 @@ class Matching:
         unmatched = [key for key, ops in self._matched.values() if not ops]
         if self._ignores_unmatched or not unmatched:
             return
-        there = ", ".join(f"{op_type} ({number})" for op_type, number in self.types.most_common()) or "none"
+        counts = sorted(
+            self.types.items(), key=lambda item: (-item[1], item[0])
+        )  # A file has its functions in any order.
+        there = ", ".join(f"{op_type} ({number})" for op_type, number in counts) or "none"
         by_lower_case = {op_type.lower(): op_type for op_type in self.types}
         missing = [key.lower() for key in unmatched if isinstance(key, str)]
         similar = [

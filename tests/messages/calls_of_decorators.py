@@ -1,0 +1,622 @@
+"""Wrong calls of the functions that decorate a function: its gradient, a copy, a loop."""
+
+import functools
+import types
+
+import numpy as np
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from .table import FOLDER, INTEGERS, Row, X, Y, derive, eager, in_tensorflow_1, ones, options
+
+W = tf.Variable([1.0, 1.0], name="w")
+SPEC = tf.TensorSpec([None])
+
+
+def double(x):
+    return 2.0 * x
+
+
+def twice(x):
+    return tf.concat([2.0 * x, x], 0)
+
+
+def first(x):
+    return x[:1]
+
+
+def total(x):
+    return tf.reduce_sum(x)
+
+
+def pair(x):
+    return x, x
+
+
+def to_double(x):
+    return tf.cast(x, tf.float64)
+
+
+def to_complex(x):
+    return tf.cast(x, tf.complex64)
+
+
+def to_int(x):
+    return tf.cast(x, tf.int32)
+
+
+def raising(*_):
+    raise TypeError("my own")
+
+
+def in_a_loop(function):
+    def loop(x):
+        return tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, function(x)), (0, x), maximum_iterations=2)[1]
+
+    return loop
+
+
+def at_run_time(function, **options):
+    """The gradient of a function of a Tensor whose shape is not known while tracing."""
+    run = tf.function(lambda x, dy: derive(function, x, dy=dy), [SPEC, SPEC], autograph=False, **options)
+    return eager(lambda: run(X, Y))
+
+
+# custom_gradient
+
+
+def f(x):
+    return x, lambda dy: dy
+
+
+def answering(answer):
+    """A function of x and y whose grad_fn returns `answer(dy)`."""
+
+    def log1pexp(x, y):
+        return x + y, answer
+
+    return cg.custom_gradient(log1pexp)
+
+
+def single(grad_fn):
+    return cg.custom_gradient(lambda x: (2.0 * x, grad_fn))
+
+
+def with_variable(answer):
+    def log1pexp(x):
+        return W * x, lambda dy, variables=None: answer(dy)
+
+    return lambda: derive(cg.custom_gradient(log1pexp))
+
+
+def with_arguments(answer, **arguments):
+    return lambda: derive(lambda x: cg.custom_gradient(lambda x, **options: (2.0 * x, answer))(x, **arguments))
+
+
+def with_argument(value, answer):
+    return lambda: derive(lambda x: cg.custom_gradient(lambda x, p: (2.0 * x, answer))(x, value))
+
+
+def with_annotations(x):
+    def grad_fn(dy: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
+        return dy
+
+    return x, grad_fn
+
+
+def of_a_graph_that_is_gone():
+    kept = []
+    tf.function(kept.append)(tf.constant(1.0))
+    return cg.custom_gradient(lambda x: (kept[0], lambda dy: dy * x))(X)
+
+
+def with_reference_variable():
+    with tf.Graph().as_default():
+        v = tf.compat.v1.get_variable("v", [2], use_resource=False)
+        cg.custom_gradient(lambda x: (v * x, lambda dy: dy))(tf.constant([1.0, 2.0]))
+
+
+# What grad_fn of a function of x and y returns.
+ANSWERS = {
+    "one gradient of two": lambda dy: dy,
+    "three gradients of two": lambda dy: (dy, dy, dy),
+    "by names, one unknown": lambda dy: {"x": dy, "z": dy},
+    "by names, one missing": lambda dy: {"y": dy},
+    "a dict for a Tensor": lambda dy: ({"a": dy}, dy),
+    "a shape": lambda dy: (None, tf.ones([7])),
+    "rows of slices": lambda dy: (tf.IndexedSlices(tf.ones([1, 7]), tf.constant([0])), None),
+    "complex": lambda dy: (to_complex(dy), None),
+    "integers": lambda dy: (None, to_int(dy)),
+    "bools": lambda dy: (None, tf.cast(dy, tf.bool)),
+    "a bool": lambda dy: (None, True),
+    "an array of integers": lambda dy: (np.array([1, 2]), None),
+    "a complex array": lambda dy: (np.array([1j, 2j]), None),
+    "a Tensor of strings": lambda dy: (tf.constant(["a", "b"]), None),
+    "text": lambda dy: ("no", None),
+    "a set": lambda dy: {None, 1.0},
+    "an array of objects": lambda dy: np.array([None, 1.0], dtype=object),
+}
+# The same for a function of x that reads a variable.
+ANSWERS_WITH_VARIABLE = {
+    "the gradients of variables are left out": lambda dy: dy,
+    "the gradients of variables in a dict": lambda dy: (dy, {"w": dy}),
+    "too few gradients of variables": lambda dy: (dy, []),
+    "the shape of a variable": lambda dy: (dy, [tf.ones([3])]),
+    "the dtype of a variable": lambda dy: (dy, [to_int(dy)]),
+}
+CUSTOM_GRADIENT = {
+    "values": lambda: cg.custom_gradient(X, X, X),
+    "values after options": lambda: cg.custom_gradient(saved_orders=2)(X, X, X),
+    "two functions": lambda: cg.custom_gradient(f, f),
+    "values by name": lambda: cg.custom_gradient(fx=X, gx=X, x=X),
+    "one value": lambda: cg.custom_gradient(X),
+    **options(cg.custom_gradient, axis=[-1], fx_gx_manually_stopped=[True], saved_orders=["2", 2.0, True, 0]),
+    "no pair": lambda: cg.custom_gradient(double)(X),
+    "three values": lambda: cg.custom_gradient(lambda x: (x, x, lambda dy: dy))(X),
+    "too many arguments": lambda: cg.custom_gradient(double)(X, X),
+    "too few arguments": lambda: cg.custom_gradient(lambda x, z: (x, lambda dy: (dy, None)))(X),
+    "a value of a graph that is gone": eager(of_a_graph_that_is_gone),
+    "grad_fn without variables": lambda: derive(cg.custom_gradient(lambda x: (W * x, lambda dy: dy))),
+    "grad_fn without parameters": lambda: derive(single(lambda: None)),
+    "grad_fn with one parameter of two": lambda: derive(cg.custom_gradient(lambda x: ((x, x), lambda dy: dy))),
+    "grad_fn with annotations": lambda: derive(cg.custom_gradient(with_annotations)),
+    **{name: functools.partial(lambda answer: derive(answering(answer), X, Y), of) for name, of in ANSWERS.items()},
+    **{name: with_variable(answer) for name, answer in ANSWERS_WITH_VARIABLE.items()},
+    "integers of float numbers": with_argument(INTEGERS, lambda dy: (dy, dy)),
+    "a gradient for text": with_argument("text", lambda dy: (dy, dy)),
+    "other keys": with_argument({"a": X, "b": X}, lambda dy: (dy, {"p": dy, "q": dy})),
+    "keywords by position": with_arguments(lambda dy: (dy, dy, dy), scale=X, bias=X, number=3),
+    "a Tensor in an object": lambda: cg.custom_gradient(lambda p: (X, lambda dy: dy))(types.SimpleNamespace(a=X)),
+    "an object as value": lambda: cg.custom_gradient(f)(Row(X)),
+    "a variable of TensorFlow 1": eager(with_reference_variable),
+    "a generator as value": lambda: cg.custom_gradient(lambda x: ((t for t in (x, x)), lambda dy: dy))(X),
+    **{
+        f"{name}, {where}": eager(
+            functools.partial(lambda run, answer: run(answering(answer), X, Y), run, ANSWERS[name])
+        )
+        for where, run in {
+            "traced by the tape": lambda function, *x: derive(tf.function(function), *x),
+            "in TensorFlow 1": in_tensorflow_1,
+        }.items()
+        for name in ("one gradient of two", "a shape", "integers")
+    },
+    "a shape at run time": at_run_time(single(twice)),
+    "a shape at run time, under XLA": at_run_time(single(twice), jit_compile=True),
+    "a shape at run time, in a loop": at_run_time(in_a_loop(single(twice))),
+    "a shape at run time, in a loop under XLA": at_run_time(in_a_loop(single(twice)), jit_compile=True),
+    # TensorFlow's optimizer removes an op if its shape function says that two shapes are the same.
+    "a constant at run time": at_run_time(single(lambda dy: tf.ones([1]))),
+    "a sum at run time": at_run_time(single(lambda dy: tf.reshape(tf.reduce_sum(dy), [1]))),
+    "a mask": lambda: derive(single(lambda dy: tf.boolean_mask(dy, dy > 3.5)), X, dy=Y),
+}
+
+
+# custom_vjp and custom_jvp
+
+
+def fwd(x, y):
+    return x * y, (x, y)
+
+
+def fwd_with_limit(x, limit=1.0):
+    return x * limit, x
+
+
+def keep(x):
+    return x, x
+
+
+def keep_two(x):
+    return (x, x), x
+
+
+def bwd(residuals, dy):
+    return residuals[1] * dy
+
+
+def scaled(scale, first, dy):
+    return scale * dy
+
+
+def vjp(forward, backward, **options):
+    return lambda: derive(cg.custom_vjp(forward, backward, **options))
+
+
+CUSTOM_VJP = {
+    "as a decorator": lambda: cg.custom_vjp(f),
+    "three functions": lambda: cg.custom_vjp(f, keep, keep),
+    **options(
+        functools.partial(cg.custom_vjp, **{"forward": fwd, "backward": bwd}),
+        forward=[3.0],
+        backward=[3.0],
+        nondiff_argnums=[(0,)],
+        nondiff_argnames=["x", ["nope"]],
+        materialize_grads=[0],
+        saved_orders=["1", 0],
+    ),
+    "no residuals": vjp(double, bwd),
+    "one gradient of two": lambda: derive(cg.custom_vjp(fwd, bwd), X, Y),
+    "a dtype": vjp(keep, lambda x, dy: to_complex(dy)),
+    "a shape": vjp(keep, lambda x, dy: first(dy)),
+    "backward without residuals": vjp(keep, lambda dy: dy),
+    "backward without parameters": vjp(keep, lambda: None),
+    "backward with one upstream of two": vjp(keep_two, bwd),
+    "backward as a partial": vjp(keep_two, functools.partial(scaled, 3.0)),
+    "backward without the constant": vjp(fwd_with_limit, bwd, nondiff_argnames=["limit"]),
+    "backward without the upstream": vjp(keep, lambda residuals, needed: None),
+    "backward without variables": vjp(lambda x: (W * x, x), bwd),
+}
+
+
+def tangent_rule(rule, function=double):
+    decorated = cg.custom_jvp(function)
+    decorated.defjvp(rule)
+    return lambda: derive(decorated)
+
+
+def tangent(of):
+    return tangent_rule(lambda primals, tangents: (double(*primals), of(*tangents)))
+
+
+CUSTOM_JVP = {
+    "a value": lambda: cg.custom_jvp(X),
+    "two functions": lambda: cg.custom_jvp(f, keep),
+    **options(
+        functools.partial(cg.custom_jvp, fwd),
+        nondiff_argnums=[(0,)],
+        nondiff_argnames=[(0,), "x", ["nope"]],
+        saved_orders=["1", 0],
+    ),
+    "no rule": lambda: cg.custom_jvp(double)(X),
+    "no rule of a lambda": lambda: cg.custom_jvp(lambda x: x)(X),
+    "defjvps": lambda: cg.custom_jvp(keep).defjvps(lambda t, y, x: t),
+    "defjvp(3)": lambda: cg.custom_jvp(double).defjvp(3),
+    "complex": tangent(to_complex),
+    "integers": tangent(to_int),
+    "an array of integers": tangent(lambda t: np.array([1, 2])),
+    "text": tangent(lambda t: "text"),
+    "a shape": tangent(first),
+    "a pair": tangent(pair),
+    "another structure": tangent_rule(lambda primals, tangents: (pair(*primals), tangents[0]), pair),
+    "no value": tangent_rule(lambda primals, tangents: tangents[0]),
+    "one parameter": tangent_rule(lambda tangents: tangents),
+    "no parameter for the variable": tangent_rule(lambda primals, tangents: (primals, tangents), lambda x: W * x),
+}
+
+
+# Functions that are copied, replaced or recomputed
+
+
+GRAD_PASS_THROUGH = {
+    "a value": lambda: cg.grad_pass_through(X),
+    "a function and its argument": lambda: cg.grad_pass_through(tf.round, X),
+    "a shape": lambda: derive(cg.grad_pass_through(total)),
+    "one value for two inputs": lambda: derive(cg.grad_pass_through(tf.add), X, Y),
+    "complex": lambda: derive(lambda x: tf.math.real(cg.grad_pass_through(to_complex)(x))),
+    "a shape at run time": at_run_time(lambda x: cg.grad_pass_through(twice)(x)[:2]),
+}
+COPIES = {
+    "a loop": in_a_loop,
+    "recompute_grad": cg.recompute_grad,
+    "scan": lambda f: lambda x: cg.scan(lambda carry, _: (f(carry), None), x, length=1)[0],
+    "while_loop": lambda f: lambda x: cg.while_loop(lambda x: True, lambda x: (f(x),), (x,), 1, checkpoint=None)[0],
+    "override_gradients": lambda f: cg.override_gradients(lambda x: f(tf.sign(x)), {"Sign": cg.rules.pass_through}),
+    "a scan in recompute_grad": lambda f: cg.recompute_grad(
+        lambda x: cg.scan(lambda carry, _: (f(carry), None), x, length=1)[0]
+    ),
+    "a function in recompute_grad": lambda f: cg.recompute_grad(tf.function(f)),
+    "a function": tf.function,
+}
+
+
+class Table:
+    """Its conversion to a Tensor fails for a reason of its own."""
+
+    def __array__(self, dtype=None, copy=None):
+        raise TypeError("my own")
+
+
+# What the user's own functions raise comes unchanged.
+USERS = {
+    "grad_fn": lambda: derive(single(raising)),
+    "backward": vjp(keep, raising),
+    "a tangent rule": tangent_rule(raising),
+    "a surrogate": lambda: derive(cg.straight_through(double, raising)),
+    "a surrogate, at the call": lambda: derive(lambda x: [cg.straight_through(double, raising)(x), x][1]),
+    "a predicate": lambda: cg.override_gradients(double, {lambda op: raising(): bwd})(X),
+    "a rule for an op": lambda: derive(cg.override_gradients(tf.nn.relu, {"Relu": raising})),
+    "a rule for an op in a function": lambda: derive(cg.override_gradients(tf.function(tf.nn.relu), {"Relu": raising})),
+    "a residual": lambda: derive(cg.implicit_root(raising, double)),
+    "a function to recompute": lambda: derive(cg.recompute_grad(raising)),
+    "a step of scan": lambda: cg.scan(raising, (0, 0.0), X),
+    "a body": lambda: cg.while_loop(lambda i, y: i < 3, raising, (0, 0.0), 3),
+    "an array as init": lambda: cg.scan(lambda carry, x: (carry, x), Table(), X),
+    "an array as y": lambda: cg.scan(lambda carry, x: (carry, Table()), 0.0, X),
+    "an array as gx": lambda: cg.embed_gradient(X, Table(), X),
+    "an array as a gradient": lambda: derive(single(lambda dy: Table())),
+    "an array as b": lambda: cg.linear.cg(lambda v: v, Table()),
+    "a function to check": eager(lambda: cg.testing.check_gradient(raising, [X.numpy()])),
+    **{
+        f"{name} in {place}": functools.partial(lambda copy, grad_fn: derive(copy(single(grad_fn))), copy, grad_fn)
+        for place, copy in COPIES.items()
+        for name, grad_fn in (("grad_fn", raising), ("two gradients", pair))
+    },
+}
+
+
+# Gradients that a file cannot hold
+
+
+def with_numpy(dy):
+    return tf.constant(dy.numpy())
+
+
+UNTRACED = {
+    "custom_gradient": single(with_numpy),
+    "custom_gradient_that_raises": single(raising),
+    "custom_vjp": cg.custom_vjp(lambda x: (2.0 * x, x), lambda x, dy: with_numpy(dy)),
+    "custom_vjp_with_three_gradients": cg.custom_vjp(lambda x, y=None: (2.0 * x, x), lambda x, dy: (dy, dy, dy)),
+    "grad_pass_through": cg.grad_pass_through(twice),
+}
+
+
+@functools.cache
+def saved():
+    """A model with these functions, loaded again."""
+    model = tf.Module()
+    for name, function in UNTRACED.items():
+        setattr(model, name, tf.function(function, input_signature=[tf.TensorSpec([2])]))
+    tf.saved_model.save(model, FOLDER / "untraced")
+    return tf.saved_model.load(FOLDER / "untraced")
+
+
+def loaded(name):
+    def call():
+        function = getattr(saved(), name)
+        np.testing.assert_array_equal(function(X)[:2], 2.0 * X)
+        return derive(function)
+
+    return eager(call)
+
+
+def vectorized():
+    function = UNTRACED["custom_vjp"]
+    return tf.vectorized_map(lambda x: derive(function, x), ones(3, 2), fallback_to_while_loop=False)
+
+
+SAVED = {"saving the model": eager(lambda: saved.cache_clear() or saved())}
+SAVED |= {f"{name}, loaded": loaded(name) for name in UNTRACED} | {"custom_vjp, vectorized": Row(vectorized, "traced")}
+
+
+# override_gradients and its rules
+
+
+def model(x):
+    return tf.nn.relu(x, name="activation") + tf.nn.relu(-x) + tf.sin(x)
+
+
+def override(rules, function=model):
+    return lambda: cg.override_gradients(function, rules)(X)
+
+
+def rule(of, function=model):
+    return lambda: derive(cg.override_gradients(function, {lambda op: op.name == "activation": of}))
+
+
+def with_braces(op):
+    return 1.0
+
+
+with_braces.__qualname__ = "rule{a}"
+
+
+class Equal(functools.partial):
+    """All are equal, and each is still looked at for itself."""
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other):
+        return True
+
+
+def has_type(op_type, op):
+    return op.type == op_type
+
+
+def loop_of_tensorflow_1():
+    tf.compat.v1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default() as graph:
+            x = tf.compat.v1.placeholder(tf.float32, [2], name="x")
+            tf.compat.v1.while_loop(lambda x: x[0] < 10.0, lambda x: [tf.nn.relu(x) + 1.0], [x], name="loop")
+    finally:
+        tf.compat.v1.enable_control_flow_v2()
+    definition = graph.as_graph_def()
+    function = lambda x: tf.graph_util.import_graph_def(definition, {"x:0": x}, ["loop/Exit:0"])  # noqa: E731
+    return cg.override_gradients(function, {"Relu": bwd})(X)
+
+
+def points(x):
+    return tf.raw_ops.LinSpace(start=x[0], stop=x[1], num=3, name="points")
+
+
+def named_loop(x):
+    return tf.while_loop(lambda x: x[0] < 0, lambda x: [x + 1], [x], name="loop")[0]
+
+
+OVERRIDE_GRADIENTS = {
+    "as a decorator": lambda: cg.override_gradients({"Relu": cg.rules.guided}),
+    "the rules first": lambda: cg.override_gradients({"Relu": cg.rules.guided}, tf.nn.relu),
+    **options(
+        functools.partial(cg.override_gradients, **{"f": model, "rules": {"Relu": bwd}}),
+        f={"a module": tf.Module()},
+        rules=[[bwd], {}, {3: bwd}, {tf.nn.relu: bwd}, {tf.nn.leaky_relu: bwd}, {"Relu": "guided"}],
+        unmatched=["warn"],
+        inside=[1],
+    ),
+    "no match": override({"ReLU": bwd, "Sin": bwd, lambda op: False: bwd}),
+    "no match in another function": override({"Relu": bwd}, tf.sin),
+    "no match in a function": Row(lambda: tf.function(override({"ReLU": bwd}), autograph=False)(), "eager"),
+    "no match in an op with its own gradient": override({"Sigmoid": bwd}, tf.nn.silu),
+    "no match in a loop with a rule": override({"Sin": bwd, "StatelessWhile": bwd}, in_a_loop(tf.sin)),
+    "no match of two equal predicates": override({Equal(has_type, op_type): bwd for op_type in ("Relu", "Gelu")}),
+    "a predicate that returns text": override({lambda op: op.type: bwd}),
+    "a predicate that returns None": override({lambda op: None: bwd}),
+    "a predicate without a parameter": override({lambda: True: bwd}),
+    "two gradients": rule(lambda op, dy: [dy, dy]),
+    "a shape": rule(lambda op, dy: dy[:1]),
+    "integers": rule(lambda op, dy: to_int(dy)),
+    "complex": rule(lambda op, dy: to_complex(dy)),
+    "an array of integers": rule(lambda op, dy: np.array([1, 2])),
+    "a complex number": rule(lambda op, dy: 1j),
+    "a bool": rule(lambda op, dy: True),
+    "text": rule(lambda op, dy: "no"),
+    "text in a list": rule(lambda op, dy: ["no"]),
+    "a rule without the op": rule(lambda dy: dy),
+    "a rule whose name has braces": rule(with_braces),
+    "a rule as a partial": lambda: derive(
+        cg.override_gradients(lambda x: tf.split(x, 2), {"Split": functools.partial(scaled, 3.0)})
+    ),
+    "a loop of TensorFlow 1": loop_of_tensorflow_1,
+}
+RULES = {f"rules.{name}": {"no op": rule} for name, rule in vars(cg.rules).items() if name in cg.rules.__all__}
+RULES["rules.built_in"] |= {
+    "a Tensor": lambda: cg.rules.built_in(X),
+    "numbers": lambda: cg.rules.built_in(3, X),
+    "an op without a gradient": lambda: derive(cg.override_gradients(points, {"LinSpace": cg.rules.guided})),
+    "a loop": lambda: derive(cg.override_gradients(named_loop, {"StatelessWhile": cg.rules.built_in})),
+}
+RULES["rules.clip"] = {
+    "by position": lambda: cg.rules.clip(1.0),
+    "no limit": lambda: cg.rules.clip(),
+    **options(cg.rules.clip, norm=["large", -1.0]),
+    **options(functools.partial(cg.rules.clip, norm=1.0), axis=["rows"], value=[1.0]),
+    "axis by value": lambda: cg.rules.clip(value=1.0, axis=0),
+    "axis out of range": lambda: derive(cg.override_gradients(tf.exp, {"Exp": cg.rules.clip(norm=1.0, axis=7)})),
+}
+
+
+# Recomputation and loops
+
+
+COUNTER, GENERATOR = tf.Variable([0.0, 0.0]), tf.random.Generator.from_seed(1)
+TABLE = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([1, 2], [10.0, 20.0]), -1.0)
+
+
+def count(x):
+    return x * COUNTER.assign_add([1.0, 1.0])
+
+
+def draw(x):
+    return x * GENERATOR.normal([2])
+
+
+def in_python(x):
+    return tf.ensure_shape(tf.py_function(tf.sin, [x], tf.float32), x.shape)
+
+
+def recompute(function, keep=()):
+    return lambda: derive(cg.recompute_grad(function, keep=keep))
+
+
+RECOMPUTE_GRAD = {
+    **options(functools.partial(cg.recompute_grad, **{"f": double}), f=[3], keep=[3, "a", [1]], policy=[None]),
+    "keep=['z'], but no name is given": recompute(double, ["z"]),
+    "keep=['z'], but another name is given": recompute(lambda x: tf.sin(cg.checkpoint_name(x, "there")), ["z"]),
+    "a variable that a loop writes": recompute(in_a_loop(count)),
+    "a variable that a branch writes": recompute(lambda x: tf.cond(x[0] > 0.0, lambda: count(x), lambda: x)),
+    "a generator in a loop": recompute(in_a_loop(draw)),
+    "a generator in a loop in a loop": recompute(in_a_loop(in_a_loop(draw))),
+    "a shuffle in a loop": recompute(in_a_loop(lambda x: x * tf.random.shuffle(X))),
+    "Python code": recompute(in_python),
+}
+
+
+def step(carry, x):
+    return carry, x
+
+
+def scanned(f, init=0.0, xs=X):
+    return lambda: cg.scan(f, init, xs)
+
+
+def numbers_of_steps():
+    run = tf.function(lambda a, b: cg.scan(lambda c, x: (c + x[0] * x[1], None), 0.0, (a, b))[0], [SPEC, SPEC])
+    return run(tf.ones([3]), tf.ones([4]))
+
+
+SCAN = {
+    **options(
+        functools.partial(cg.scan, **{"f": step, "init": 0.0, "xs": X}),
+        f=[3],
+        init={"objects": {"a": object()}, "a TensorArray": [0.0, tf.TensorArray(tf.float32, 3)]},
+        xs={
+            "None": None,
+            "a scalar": (1.0,),
+            "ragged": tf.ragged.constant([[1.0], []]),
+            "two lengths": {"a": X, "b": tf.ones([4])},
+        },
+        length=[4, "two"],
+        reverse=["yes"],
+        checkpoint=[2.5, True, "cubic", 0],
+        initializer=[0.0],
+        unroll=[2],
+    ),
+    "length=-1": lambda: cg.scan(step, 0.0, length=-1),
+    "no pair": scanned(lambda carry, x: carry),
+    "another structure": scanned(lambda c, x: ((c, c), x)),
+    "a Tensor for None": scanned(lambda c, x: (x, None), None),
+    "None for a Tensor": scanned(lambda c, x: ((None, x), None), (0.0, None)),
+    "another dtype": scanned(lambda c, x: ([to_double(c[0])], x), [tf.constant(0.0)]),
+    "an int that becomes a float": scanned(lambda c, x: (to_double(c) * 0.5, x), 0),
+    "another shape": scanned(lambda c, x: (tf.stack([c, c]), x)),
+    "a hash table": scanned(lambda c, key: (c + TABLE.lookup(key), None), xs=INTEGERS),
+    "Python code": scanned(lambda c, x: (c + in_python(x), None)),
+    "numbers of steps at run time": eager(numbers_of_steps),
+}
+
+
+def body(x):
+    return (x,)
+
+
+def always(x):
+    return True
+
+
+WHILE_LOOP = {
+    "no limit": lambda: cg.while_loop(always, body, [X]),
+    **options(
+        functools.partial(cg.while_loop, **{"cond": always, "body": body, "loop_vars": [X], "maximum_iterations": 3}),
+        cond=[True],
+        body=[None],
+        loop_vars=[X, ()],
+        maximum_iterations=[None, 3.5, -3],
+        checkpoint=[2.5, True, "cubic", 0],
+        parallel_iterations=[10],
+        shape_invariants=[None],
+        swap_memory=[True],
+    ),
+    "cond returns a number": lambda: cg.while_loop(lambda x: x[0], body, (X,), 3),
+    "cond returns several": lambda: cg.while_loop(lambda x: x > 0.0, body, (X,), 3),
+    "another dtype": lambda: cg.while_loop(always, lambda x: (to_double(x),), (X,), 3),
+    "another shape": lambda: cg.while_loop(always, lambda x: (x[:1],), (X,), 3),
+    "another structure": lambda: cg.while_loop(always, pair, (X,), 3),
+}
+
+
+GROUPS = {
+    "custom_gradient": CUSTOM_GRADIENT,
+    "custom_vjp": CUSTOM_VJP,
+    "custom_jvp": CUSTOM_JVP,
+    "grad_pass_through": GRAD_PASS_THROUGH,
+    "Exceptions of the user's own functions": USERS,
+    "Gradients that cannot be traced": SAVED,
+    "override_gradients": OVERRIDE_GRADIENTS,
+    **RULES,
+    "recompute_grad": RECOMPUTE_GRAD,
+    "checkpoint_name": {"name=3": lambda: cg.checkpoint_name(X, 3)},
+    "scan": SCAN,
+    "while_loop": WHILE_LOOP,
+}

@@ -1,0 +1,348 @@
+"""Wrong calls of the functions that change SavedModels. Each must leave all files as they were."""
+
+import functools
+import os
+import pathlib
+import shutil
+
+import numpy as np
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.saved_models import proto_of
+from .table import FOLDER, X, eager, nothing_is_written
+
+CHANGES = cg.saved_model
+
+
+class Model(tf.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = tf.Variable([2.0, 3.0])
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2], name="x")])
+    def f(self, x):
+        h = cg.custom_gradient(lambda x: (tf.sign(x) * 2.0, lambda dy: dy))(x)
+        return {"y": cg.embed_gradient(h, x, x) + self.w}
+
+
+@functools.cache
+def original():
+    """A model, and things beside it that are in the way."""
+    module = Model()
+    tf.saved_model.save(module, FOLDER / "source", signatures=module.f)
+    (FOLDER / "folder").mkdir()
+    (FOLDER / "file").touch()
+    for link, place in (("to nowhere", "nowhere"), ("link", "source"), ("loop", "other"), ("other", "loop")):
+        (FOLDER / link).symlink_to(place)
+    return FOLDER / "source"
+
+
+@functools.cache
+def saved(name, function, shape=(None,), gradients=True, signatures=True):
+    module = tf.Module()
+    module.f = tf.function(function, input_signature=[tf.TensorSpec(shape, name="x")])
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=gradients)
+    tf.saved_model.save(module, FOLDER / name, signatures=module.f if signatures else {}, options=options)
+    return FOLDER / name
+
+
+def relu():
+    return saved("relu", tf.nn.relu)
+
+
+def sine():
+    return saved("sine", tf.sin, (2,))
+
+
+@tf.custom_gradient
+def steep_rule(x):
+    return tf.sin(x), lambda dy: 7.0 * dy
+
+
+def steep(x):
+    return steep_rule(x)
+
+
+def call(function, source=original, target="target", *args, **options):
+    """A call with the folder of a model and the name of a new one."""
+
+    def run():
+        original()
+        path = FOLDER / source if isinstance(source, str) else source()
+        try:
+            with nothing_is_written():
+                function(path, *([] if function is CHANGES.inspect else [FOLDER / target]), *args, **options)
+        finally:
+            if target == "target":
+                shutil.rmtree(FOLDER / target, ignore_errors=True)
+
+    return eager(run)
+
+
+# Malformed models
+
+
+def instead_of_the_graph(make):
+    def change(source):
+        (source / "saved_model.pb").unlink()
+        make(source / "saved_model.pb")
+
+    return change
+
+
+def in_the_graph(make):
+    """Calls `make` with the meta graph, the function with an op of `embed_gradient`, and its node."""
+
+    def change(source):
+        proto = proto_of(source)
+        (meta_graph,) = proto.meta_graphs
+        functions = meta_graph.graph_def.library.function
+        for function, node in [(f, n) for f in functions for n in f.node_def if n.op == "CustomGradientEmbed"]:
+            make(meta_graph, function, node)
+        (source / "saved_model.pb").write_bytes(proto.SerializeToString())
+
+    return change
+
+
+def name_a_function_that_has_no_fingerprint(meta_graph, *_):
+    functions = meta_graph.object_graph_def.concrete_functions
+    functions["../.."].CopyFrom(functions[next(iter(functions))])
+
+
+def call_itself(op):
+    def change(_, function, __):
+        signature = function.signature
+        call = function.node_def.add(name="call", op=op or signature.name, input=[signature.input_arg[0].name] * 2)
+        if op:
+            call.attr["f"].func.name = signature.name
+            call.attr["Tin"].list.type.extend(argument.type for argument in signature.input_arg)
+            call.attr["Tout"].list.type.extend(argument.type for argument in signature.output_arg)
+
+    return in_the_graph(change)
+
+
+def lengthen(size):
+    def change(_, __, node):
+        assert len(node.input) == 3
+        node.attr["N"].i = size
+
+    return in_the_graph(change)
+
+
+def rename_a_shard(source):
+    (shard,) = (source / "variables").glob("variables.data-*")
+    shard.rename(source / "variables" / "variables.data-00000-of-00002")
+
+
+def cut(file, part):
+    def change(source):
+        content = (source / file).read_bytes()
+        (source / file).write_bytes(content[: int(len(content) * part)])
+
+    return change
+
+
+def without(file):
+    def change(source):
+        path = source / file
+        (shutil.rmtree if path.is_dir() else pathlib.Path.unlink)(path)
+
+    return change
+
+
+def variables_as(make):
+    def change(source):
+        shutil.rmtree(source / "variables")
+        make(source / "variables")
+
+    return change
+
+
+def enlarge(size):
+    def change(source):
+        with open(source / "saved_model.pb", "r+b") as file:
+            file.truncate(size)
+
+    return change
+
+
+def loop_in_assets(source):
+    (source / "assets").mkdir(exist_ok=True)
+    (source / "assets" / "loop").symlink_to("..")
+
+
+# Without our checks, opening a pipe would wait for ever, TensorFlow would follow calls until its stack overflows, and it
+# would allocate memory for each input of a list.
+FOR_BOTH = {
+    "no graph": instead_of_the_graph(lambda file: None),
+    "a pipe as graph": instead_of_the_graph(os.mkfifo),
+    "a folder as graph": instead_of_the_graph(os.mkdir),
+    "a link to nowhere as graph": instead_of_the_graph(lambda file: file.symlink_to("nowhere")),
+    "a loop of links as graph": instead_of_the_graph(lambda file: file.symlink_to(file.name)),
+    "a link to the folder as graph": instead_of_the_graph(lambda file: file.symlink_to(".")),
+    "an empty graph": cut("saved_model.pb", 0.0),
+    "half a graph": cut("saved_model.pb", 0.5),
+    "a graph of 2 GiB": enlarge(2**31),
+    "a list": lengthen(4),
+    "a list of 32 bits": lengthen(2**31 - 1),
+    "a list of 64 bits": lengthen(2**63 - 1),
+    "a function that calls itself": call_itself(None),
+    "a PartitionedCall of itself": call_itself("PartitionedCall"),
+    "a StatefulPartitionedCall of itself": call_itself("StatefulPartitionedCall"),
+}
+FOR_STRIP = {
+    "a function without a fingerprint": in_the_graph(name_a_function_that_has_no_fingerprint),
+    "a missing shard": rename_a_shard,
+    "no index": without("variables/variables.index"),
+    "no data": without("variables/variables.data-00000-of-00001"),
+    "no variables": without("variables"),
+    "a file as variables": variables_as(pathlib.Path.touch),
+    "a link to nowhere as variables": variables_as(lambda folder: folder.symlink_to("nowhere")),
+    "a link to itself as variables": variables_as(lambda folder: folder.symlink_to(folder.name)),
+    "half an index": cut("variables/variables.index", 0.5),
+    "half the data": cut("variables/variables.data-00000-of-00001", 0.5),
+    "a link to the folder in it": loop_in_assets,
+}
+
+
+@functools.cache
+def with_missing_asset():
+    (FOLDER / "words.txt").write_text("one\n")
+    keys = tf.lookup.TextFileIndex
+    words = tf.lookup.TextFileInitializer(
+        str(FOLDER / "words.txt"), tf.string, keys.WHOLE_LINE, tf.int64, keys.LINE_NUMBER
+    )
+    module = Model()
+    module.table = tf.lookup.StaticHashTable(words, -1)
+    module.g = tf.function(module.table.lookup, input_signature=[tf.TensorSpec([None], tf.string)])
+    tf.saved_model.save(module, FOLDER / "without asset")
+    (FOLDER / "without asset" / "assets" / "words.txt").unlink()
+    return FOLDER / "without asset"
+
+
+def malformed(function, change):
+    """A call with a changed copy of the model."""
+
+    def run():
+        shutil.rmtree(FOLDER / "malformed", ignore_errors=True)
+        shutil.copytree(original(), FOLDER / "malformed")
+        change(FOLDER / "malformed")
+        call(function, "malformed").call()
+
+    return eager(run)
+
+
+def changes(function, own, *args):
+    """What all functions that write a changed copy check; `own` is a model that this one changes."""
+    return {
+        "a number as source": eager(lambda: function(3, FOLDER / "target", *args)),
+        "a source that is not there": call(function, "no", "target", *args),
+        "a target that is there": call(function, own, "folder", *args),
+        "check='yes'": call(function, own, "target", *args, check="yes"),
+        "inputs of an unknown signature": call(function, own, "target", *args, inputs={"nope": {}}),
+    }
+
+
+def inputs(value):
+    return call(CHANGES.strip, inputs=value)
+
+
+STRIP = changes(CHANGES.strip, relu) | {
+    "a number as target": eager(lambda: CHANGES.strip(relu(), 3)),
+    "progress=3": call(CHANGES.strip, relu, progress=3),
+    "inputs as a list": call(CHANGES.strip, relu, inputs=[X]),
+    "inputs without names": call(CHANGES.strip, relu, inputs={"serving_default": X}),
+    "options by position": eager(lambda: CHANGES.strip("source", "target", False)),
+    "a file as target": call(CHANGES.strip, target="file"),
+    "a link as target": call(CHANGES.strip, target="to nowhere"),
+    "the source as target": call(CHANGES.strip, target="source"),
+    "a target in the source": call(CHANGES.strip, target="source/assets/target"),
+    "a target in the source by a link": call(CHANGES.strip, target="link/target"),
+    "a target in no folder": call(CHANGES.strip, target="no/target"),
+    "a file as source": call(CHANGES.strip, "file"),
+    "a loop of links as source": call(CHANGES.strip, "loop"),
+    "a missing asset": call(CHANGES.strip, with_missing_asset),
+    "inputs of a function": inputs({".f": {"x": 1.0}}),
+    "inputs of an unknown argument": inputs({"serving_default": {"z": 1.0}}),
+    "inputs of another shape": inputs({"serving_default": {"x": [[1.0, 2.0, 3.0]]}}),
+    "inputs of text": inputs({"serving_default": {"x": "text"}}),
+    "inputs of a model without signatures": call(
+        CHANGES.strip, lambda: saved("unsigned", tf.sin, signatures=False), inputs={".f": {}}
+    ),
+    "inputs of a signature without arguments": call(
+        CHANGES.strip, lambda: without_arguments(), inputs={"serving_default": {"x": 1.0}}
+    ),
+    **{name: malformed(CHANGES.strip, change) for name, change in {**FOR_BOTH, **FOR_STRIP}.items()},
+}
+
+
+@functools.cache
+def without_arguments():
+    module = tf.Module()
+    module.f = tf.function(lambda: {"y": cg.embed_gradient(tf.ones([]), 1.0, 2.0)}, input_signature=[])
+    tf.saved_model.save(module, FOLDER / "without arguments", signatures=module.f)
+    return FOLDER / "without arguments"
+
+
+def keep(op, dy):
+    return dy
+
+
+def override(rules, **options):
+    return call(CHANGES.override, sine, "target", rules, **options)
+
+
+VARIABLE, TENSOR = tf.Variable(X), tf.constant(np.arange(3000.0), tf.float32)
+OVERRIDE = changes(CHANGES.override, relu, {"Relu": keep}) | {
+    "a list": override([keep]),
+    "no rule": override({}),
+    "no match": override({"sin": keep}),
+    "an unknown unmatched": override({"Sin": keep}, unmatched="warn"),
+    "inside of another type": override({"Sin": keep}, inside=1),
+    "a rule with two gradients": override({"Sin": lambda op, dy: [dy, dy]}),
+    "a rule with a shape": override({"Sin": lambda op, dy: tf.ones([7])}),
+    "a rule with a dtype": override({"Sin": lambda op, dy: tf.cast(dy, tf.complex64)}),
+    "a rule without the op": override({"Sin": lambda dy: dy}),
+    "a rule with a variable": override({"Sin": lambda op, dy: dy * VARIABLE[0]}),
+    "a rule with a large Tensor": override({"Sin": lambda op, dy: dy * TENSOR[0]}),
+}
+
+
+def adopt(gradients="saved", source=None):
+    return call(CHANGES.adopt, source or (lambda: saved("steep", steep)), "target", gradients)
+
+
+def outside(x):
+    c = tf.cos(x)
+
+    @tf.custom_gradient
+    def scaled(y):
+        return y + 1.0, lambda dy: dy * c
+
+    return tf.while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, scaled(y)), (0, x))[1]
+
+
+ADOPT = changes(CHANGES.adopt, lambda: saved("steep", steep)) | {
+    "a number": adopt(3),
+    "an unknown choice": adopt("auto"),
+    "a number for a place": adopt({"IdentityN": 3}),
+    "an unknown place": adopt({"Identity": "autodiff"}),
+    "a rule with three gradients": adopt({"IdentityN": lambda op, dy: [dy] * 3}),
+    "a file without the gradient": adopt(source=lambda: saved("no gradients", steep, gradients=False)),
+    "a gradient that reads something outside": adopt(source=lambda: saved("outside", outside, (2,))),
+}
+
+
+GROUPS = {
+    "saved_model.strip": STRIP,
+    "saved_model.override": OVERRIDE,
+    "saved_model.adopt": ADOPT,
+    "saved_model.inspect": {
+        "a number": eager(lambda: CHANGES.inspect(3)),
+        "a source that is not there": call(CHANGES.inspect, "no"),
+        "a loop of links as source": call(CHANGES.inspect, "loop"),
+        **{name: malformed(CHANGES.inspect, change) for name, change in FOR_BOTH.items()},
+    },
+}

@@ -1,0 +1,43 @@
+"""Wrong calls print what messages.txt says, which people have reviewed: `python -m tests.messages.write` writes it anew."""
+
+import difflib
+import inspect
+
+import pytest
+
+import tf_cg_ops as cg
+
+from . import calls_of_decorators, calls_of_files, calls_of_functions, calls_of_tests, table
+
+pytestmark = pytest.mark.core
+
+GROUPS = calls_of_decorators.GROUPS | calls_of_functions.GROUPS | calls_of_tests.GROUPS | calls_of_files.GROUPS
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_messages(group):
+    expected = table.sections().get(group, [])
+    found, _ = table.lines_of(GROUPS[group])
+    difference = "\n".join(difflib.unified_diff(expected, found, "messages.txt", "raised now", lineterm="", n=0))
+    assert not difference, f"\n{difference}\n\nIf this is right: python -m tests.messages.write {group!r}"
+
+
+def test_messages_txt_has_these_groups_and_no_row_without_an_error():
+    assert list(table.sections()) == list(GROUPS)
+    assert "-> nothing is raised" not in table.FILE.read_text()
+
+
+def public_functions():
+    """The names of all public functions and layers that take an argument."""
+    modules = {"": cg, "compat.bayesflow.": cg.compat.bayesflow, "compat.tfp_math.": cg.compat.tfp_math}
+    modules |= {f"{n}.": getattr(cg, n) for n in ("layers", "linear", "rules", "saved_model", "testing", "sysconfig")}
+    for prefix, module in modules.items():
+        for name in module.__all__:
+            value = getattr(module, name)
+            is_report = inspect.isclass(value) and prefix != "layers."
+            if callable(value) and not is_report and inspect.signature(value).parameters:
+                yield prefix + name
+
+
+def test_every_public_function_has_rows():
+    assert not set(public_functions()) - {*GROUPS}
