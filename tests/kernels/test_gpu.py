@@ -4,6 +4,7 @@ test_embed_grad_kernel.py tests the numbers of its kernels, together with the CP
 """
 
 import contextlib
+import ctypes
 import functools
 
 import numpy as np
@@ -17,7 +18,7 @@ from ..embed_gradient.test_shape_table import ROWS
 from ..graph.test_modes import DY, FUNCTIONS, X, by_hand
 from ..support import reference
 from ..support.modes import MODES, assert_orders
-from ..support.tensors import DTYPES, assert_gradient_close, device_address, random_array
+from ..support.tensors import DTYPES, assert_gradient_close, random_array
 
 
 def embed_vjp(row, inputs):
@@ -55,6 +56,15 @@ def test_gradients_in_all_forms_and_dtypes(device, way, rng):
             assert is_on(dx, device)
             np.testing.assert_array_equal(h.numpy(), fx)
             assert_gradient_close(dx, reference.vjp(dy, gx, row.x, row.axis), dtype, scale=10.0)
+
+
+def device_address(tensor):
+    """The same for a tensor in the memory of any device."""
+    capsule = tf.experimental.dlpack.to_dlpack(tensor)
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    # The capsule points to a struct that begins with the pointer to the numbers.
+    return ctypes.cast(pointer_of(capsule, b"dltensor"), ctypes.POINTER(ctypes.c_void_p))[0]
 
 
 def test_the_value_shares_the_memory_of_fx(device, dtype):

@@ -1,6 +1,5 @@
 """Random tensors of every dtype, their bytes and addresses, and how close a gradient must be."""
 
-import ctypes
 import itertools
 
 import numpy as np
@@ -23,15 +22,6 @@ def address(tensor):
     if tensor.dtype == tf.bfloat16:
         tensor = tf.bitcast(tensor, tf.uint16)  # Shares the buffer; Python's buffer protocol does not support bfloat16.
     return np.asarray(memoryview(tensor)).ctypes.data
-
-
-def device_address(tensor):
-    """The same for a tensor in the memory of any device."""
-    capsule = tf.experimental.dlpack.to_dlpack(tensor)
-    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    # The capsule points to a struct that begins with the pointer to the numbers.
-    return ctypes.cast(pointer_of(capsule, b"dltensor"), ctypes.POINTER(ctypes.c_void_p))[0]
 
 
 def bits(array):
