@@ -1,7 +1,7 @@
-"""Prints the gradients that files of a version have, as JSON: read.py FOLDER FILE...
+"""Prints the values and derivatives that files of a version have, as JSON: read.py FOLDER FILE, or FOLDER graphs.
 
-It runs in a process of its own, which knows nothing of the functions that were saved. What it prints has a value, the
-gradients, and the second derivative if there is one, by the case and the way in which it was computed.
+It runs in a process of its own, which knows nothing of the functions that were saved. The inputs are in inputs.json. It
+prints the value, the gradients and perhaps the second derivative, by the way of reading and the name.
 """
 
 import json
@@ -17,140 +17,84 @@ import tf_cg_ops  # noqa: F401
 tf1 = tf.compat.v1
 
 
-def first_and_second_order(function, x, dy, v, variables=()):
-    with tf.GradientTape() as outer:
-        outer.watch(x)
-        with tf.GradientTape() as inner:
-            inner.watch(x)
-            y = function(x)
-        dx, *others = inner.gradient(y, [x, *variables], output_gradients=dy, unconnected_gradients="zero")
-        dx = tf.convert_to_tensor(dx)  # Of slices.
-    second = outer.gradient(dx, x, output_gradients=v, unconnected_gradients="zero")
-    return {"value": y, "gradients": [dx, *others], "second": second}
-
-
-def constants(case):
-    return [tf.constant(case[name], tf.float64) for name in ("x", "dy", "v")]
-
-
-def of_functions(folder, cases):
-    """Of the functions of a SavedModel."""
+def of_saved_model(folder, x, v, dys):
     model = tf.saved_model.load(folder / "saved_model")
 
-    def compute(name, case):
-        return first_and_second_order(getattr(model, name), *constants(case), [model.w])
+    def compute(name):
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y = getattr(model, name)(x)
+            dx, dw = inner.gradient(y, [x, model.w], tf.constant(dys[name], x.dtype), "zero")
+            dx = tf.convert_to_tensor(dx)  # Of slices.
+        return [y, [dx, dw], outer.gradient(dx, x, v, "zero")]
 
-    def compute_all(names):
-        return {name: compute(name, cases[name]) for name in names}
-
-    found = {name: {} for name in cases}
-    for name, case in cases.items():
-        if "error" in case:
-            try:
-                compute(name, case)
-            except RuntimeError as error:
-                found[name]["eager"] = {"error": str(error)}
-    names = [name for name in cases if "error" not in cases[name]]
-    compiled = [name for name in names if cases[name]["xla"]]
-    traced = [name for name in names if not cases[name]["xla"]]
-    ways = {
-        "eager": compute_all(names),
-        "traced": tf.function(lambda: compute_all(traced))(),
-        "xla": tf.function(lambda: compute_all(compiled), jit_compile=True)(),
-    }
-    for way, answers in ways.items():
-        for name, answer in answers.items():
-            found[name][way] = answer
-    return found
+    compiled = tf.function(lambda: {name: compute(name) for name in dys}, jit_compile=True)
+    return {"eager": {name: compute(name) for name in dys}, "xla": compiled()}
 
 
-def of_signatures(folder, cases):
-    """Of the signatures of a SavedModel in the loader of TensorFlow 1, where the gradients of functions need no Python."""
+def of_graph(load, x, v, dys, second=True):
+    """`load(session, name)` puts the function into the default graph, and returns its input and output."""
     found = {}
-    for name, case in cases.items():
-        with tf1.Graph().as_default() as graph, tf1.Session() as session:
-            loaded = tf1.saved_model.load(session, ["serve"], str(folder / "saved_model")).signature_def[name]
-            [x], [y] = (
-                [graph.get_tensor_by_name(info.name) for info in part.values()]
-                for part in (loaded.inputs, loaded.outputs)
-            )
-            gradients = tf.gradients(y, x, grad_ys=tf.constant(case["dy"], y.dtype))
-            y, dx = session.run([y, *gradients], {x: case["x"]})
-            found[name] = {"session": {"value": y, "gradients": [dx]}}
+    for name, dy in dys.items():
+        with tf1.Graph().as_default(), tf1.Session() as session:
+            source, y = load(session, name)
+            dx = tf.gradients(y, source, grad_ys=tf.constant(dy, y.dtype))
+            # The gradients of functions in a SavedModel need no Python only once.
+            dv = tf.gradients(dx, source, grad_ys=tf.constant(v, y.dtype)) if second else []
+            y, dx, *dv = session.run([y, dx, *dv], {source: x})
+        found[name] = [y, dx, *dv]
     return found
 
 
-def of_graph(load):
-    """Of a graph: `load()` puts it into the default graph."""
+def of_graphs(folder, x, v, dys, held):
+    def signature(session, name):
+        called = tf1.saved_model.load(session, ["serve"], str(folder / "saved_model")).signature_def[name]
+        parts = [[info.name for info in part.values()] for part in (called.inputs, called.outputs)]
+        return [session.graph.get_tensor_by_name(part) for (part,) in parts]
 
-    def read(folder, cases):
-        [(name, case)] = cases.items()
-        with tf1.Graph().as_default() as graph, tf1.Session() as session:
-            load(folder)
-            x, y = (graph.get_tensor_by_name(tensor) for tensor in ("x:0", "y:0"))
-            dx = tf.gradients(y, x, grad_ys=tf.constant(case["dy"], y.dtype))
-            second = tf.gradients(dx, x, grad_ys=tf.constant(case["v"], y.dtype))
-            y, dx, second = session.run([y, *dx, *second], {x: case["x"]})
-        return {name: {"session": {"value": y, "gradients": [dx], "second": second}}}
+    def frozen(session, _):
+        tf1.import_graph_def(tf1.GraphDef.FromString((folder / "frozen.pb").read_bytes()), name="")
+        return [session.graph.get_tensor_by_name(name) for name in ("x:0", "y:0")]
 
-    return read
+    def meta_graph(session, _):
+        tf1.train.import_meta_graph(str(folder / "graph.meta"))
+        return [session.graph.get_tensor_by_name(name) for name in ("x:0", "y:0")]
 
-
-def load_frozen_graph(folder):
-    graph_def = tf1.GraphDef.FromString((folder / "frozen.pb").read_bytes())
-    tf1.import_graph_def(graph_def, name="")
-
-
-def load_meta_graph(folder):
-    tf1.train.import_meta_graph(str(folder / "graph.meta"))
+    loaders = {"signatures": signature, "frozen": frozen, "meta_graph": meta_graph}
+    return {
+        file: of_graph(load, x, v, {name: dys[name] for name in held[file]}, file != "signatures")
+        for file, load in loaders.items()
+    }
 
 
-def of_keras(file):
-    """Of a model file. The functions of the model are registered when this is called."""
+def of_keras(folder, file, x, dys):
+    from tests.files.contents import library_of
 
-    def read(folder, cases):
-        import tests.files.models
-
-        library = tests.files.models.library_of(file)
-        model = library.models.load_model(folder / file, compile=False)
-        found = {}
-        for name, case in cases.items():
-            x, dy = (tf.constant(case[key], tf.float32) for key in ("x", "dy"))
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                y = model(x)[name]
-            gradients = tape.gradient(y, [x, *tests.files.models.weights_of(model)], dy, "zero")
-            found[name] = {"eager": {"value": y, "gradients": gradients}}
-        return found
-
-    return read
-
-
-READERS = {
-    "saved_model": of_functions,
-    "signatures": of_signatures,
-    "frozen": of_graph(load_frozen_graph),
-    "meta_graph": of_graph(load_meta_graph),
-    "keras.keras": of_keras("keras.keras"),
-    "tf_keras.keras": of_keras("tf_keras.keras"),
-    "tf_keras.h5": of_keras("tf_keras.h5"),
-}
-
-
-def to_lists(found):
-    """The Tensors in lists and dictionaries as lists of numbers."""
-    if isinstance(found, dict):
-        return {key: to_lists(value) for key, value in found.items()}
-    if isinstance(found, list):
-        return [to_lists(value) for value in found]
-    return found if isinstance(found, str) else np.asarray(tf.convert_to_tensor(found)).tolist()
+    model = library_of(file)[0].models.load_model(folder / file, compile=False)
+    x = tf.constant(x, tf.float32)
+    weights = [v if isinstance(v, tf.Variable) else v.value for v in model.trainable_variables]
+    found = {}
+    for name in model(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = model(x)[name]
+        found[name] = [y, tape.gradient(y, [x, *weights], tf.constant(dys[name], tf.float32), "zero")]
+    return {file: found}
 
 
 def main():
     warnings.simplefilter("error")
-    folder, *files = sys.argv[1:]
-    cases = json.loads(pathlib.Path(folder, "numbers.json").read_text())
-    print(json.dumps({file: to_lists(READERS[file](pathlib.Path(folder), cases[file])) for file in files}))
+    folder, file = pathlib.Path(sys.argv[1]), sys.argv[2]
+    x, v, dys, held = json.loads((folder / "inputs.json").read_text())
+    if file == "saved_model":
+        found = of_saved_model(folder, tf.constant(x, tf.float64), tf.constant(v, tf.float64), dys["functions"])
+    elif file == "graphs":
+        found = of_graphs(folder, x, v, dys["functions"], held)
+    else:
+        found = of_keras(folder, file, x, dys["outputs"])
+    print(json.dumps(tf.nest.map_structure(lambda tensor: np.asarray(tensor).tolist(), found)))
 
 
 if __name__ == "__main__":

@@ -20,8 +20,6 @@ from ..support.saved_models import (
 )
 from ..support.without_python import CASES, FAILURES, MODULE
 
-pytestmark = pytest.mark.core
-
 # Everything that can be saved and has a value. If gradients fail without Python, only some of the values.
 VALUES = CASES | {name: FAILURES[name][0] for name in ("untraceable", "while_loop", "embed_in_while_loop", "cond")}
 
@@ -210,15 +208,6 @@ def test_a_stripped_model_can_be_stripped_and_saved_again(training, tmp_path):
     loaded = [tf.saved_model.load(path) for path in (tmp_path / "saved", target)]  # Functions need their variables.
     x = tf.constant([[1.0, 2.0, -1.0]], tf.float64)
     assert_same(loaded[0].step(x), loaded[1].step(x))
-
-
-def test_strip_works_while_a_function_is_traced(training, tmp_path):
-    @tf.function(autograph=False)
-    def traced():
-        report = cg.saved_model.strip(training[1] / "source", tmp_path / "target")
-        assert [c.verdict.startswith("equal") for c in report.comparisons] == [True]
-
-    assert not traced.get_concrete_function().graph.get_operations()
 
 
 @pytest.mark.parametrize(
