@@ -86,6 +86,7 @@ EXTRAS = {
     "keras2.py": {"tf_keras"},
     "_modes.py": {"keras"},
     "__main__.py": {"tf_cg_ops_cli"},
+    "implicit_root.py": {"typing_extensions"},  # For type checkers alone, which all have it.
 }
 
 
