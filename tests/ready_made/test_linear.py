@@ -176,11 +176,11 @@ def test_the_third_derivative_with_respect_to_what_the_matrix_reads(mode):
 
 
 @pytest.mark.mode_table(feature="solver", mode="forward_mode_eager")
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_forward_mode(solver):
+@pytest.mark.parametrize(("solver", "wrap"), pairs(SOLVERS, [lambda f: f, tf.function]))
+def test_forward_mode(solver, wrap):
     matrix, right = tf.constant(SYMMETRIC if solver == "cg" else ANY), tf.constant(ONES)
     with tf.autodiff.ForwardAccumulator([matrix, right], [2 * matrix, tf.constant(DY)]) as accumulator:
-        u = solve_by(solver, matrix, right)
+        u = wrap(functools.partial(solve_by, solver))(matrix, right)
     np.testing.assert_allclose(accumulator.jvp(u), np.linalg.solve(matrix, DY) - 2 * u, rtol=1e-9)
 
 
@@ -213,22 +213,30 @@ def test_shapes_known_at_run_time_only(solver):
     ],
 )
 def test_vectorized_map(solver):
-    """Gradients around it, with the matrix in a variable. TensorFlow does not vectorize GMRES's QR factorization."""
-    right, variable = np.array([[1.0, 2.0], [0.0, 0.0], [-3.0, 1.0]]), tf.Variable(S)
-    upstream, solve = np.array([[1.0, -10.0], [2.0, 20.0], [3.0, 0.5]]), functools.partial(solve_by, solver, variable)
+    """TensorFlow does not vectorize GMRES's QR factorization."""
+    right, solve = np.array([[1.0, 2.0], [0.0, 0.0], [-3.0, 1.0]]), functools.partial(solve_by, solver, S)
     if solver == "gmres":
         with pytest.raises(ValueError, match="No pfor vectorization defined for Qr"):
             tf.vectorized_map(solve, tf.constant(right), fallback_to_while_loop=False)
-    mapped = functools.partial(tf.vectorized_map, solve, fallback_to_while_loop=solver == "gmres")
-    u, (by_right, by_matrix) = vjp(
-        lambda: mapped(right), [right := tf.constant(right), variable], tf.constant(upstream)
-    )
-    np.testing.assert_allclose(u, np.linalg.solve(S, np.transpose(right)).T, rtol=1e-9, atol=1e-12)
+
+    @tf.function  # One trace: TensorFlow takes ten seconds to vectorize the derivatives.
+    def mapped(right):
+        return tf.vectorized_map(solve, right, fallback_to_while_loop=solver == "gmres")
+
+    np.testing.assert_allclose(mapped(tf.constant(right)), np.linalg.solve(S, right.T).T, rtol=1e-9, atol=1e-12)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=rf"linear\.{solver} did not converge"):
+        mapped(tf.constant(right * [[1.0], [1.0], [np.nan]]))
+
+
+@pytest.mark.slow  # TensorFlow takes half a minute to vectorize the derivatives.
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_gradients_around_a_map_with_the_matrix_in_a_variable(solver):
+    right, variable = tf.constant([[1.0, 2.0], [0.0, 0.0], [-3.0, 1.0]], tf.float64), tf.Variable(S)
+    upstream, solve = np.array([[1.0, -10.0], [2.0, 20.0], [3.0, 0.5]]), functools.partial(solve_by, solver, variable)
+    u, (by_right, by_matrix) = vjp(lambda: tf.vectorized_map(solve, right), [right, variable], tf.constant(upstream))
     expected = np.linalg.solve(S, upstream.T).T
     np.testing.assert_allclose(by_right, expected, rtol=1e-9)
     np.testing.assert_allclose(by_matrix, -np.einsum("bi,bj->ij", expected, u), rtol=1e-9, atol=1e-12)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=rf"linear\.{solver} did not converge"):
-        mapped(right * [[1.0], [1.0], [np.nan]])
 
 
 @pytest.mark.mode_table(feature="solver", mode="mode")

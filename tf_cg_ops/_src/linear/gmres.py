@@ -47,9 +47,9 @@ def gmres(
 
     The gradient is the gradient of the exact solution. To compute it, the same method solves one more system, with the
     transposes of `A` and `M`. TensorFlow derives these, so both functions need a derivative. `b` and the Tensors and
-    variables that `A` reads get gradients, for the values that they had in the call; `x0` and `M` get none. Where
-    something records, `A` and `M` are traced, so they must use TensorFlow operations. Derivatives of every order work,
-    in a loaded SavedModel two.
+    variables that `A` reads get gradients, for the values that they had in the call; `x0` and `M` get none. In a graph,
+    `A` and `M` must use TensorFlow operations; where something records, `A` is traced in eager mode, too. Derivatives
+    of every order work, in a loaded SavedModel two.
 
     For a symmetric positive definite `A`, `tf_cg_ops.linear.cg` needs less memory. The guide "Solvers and black boxes"
     shows both as `linear_solve` of `tf_cg_ops.implicit_root`, and has their costs and limits.

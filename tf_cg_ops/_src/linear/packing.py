@@ -1,6 +1,5 @@
 """Treats a Tensor, or a structure of Tensors, as one vector."""
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -119,10 +118,9 @@ class Packing:
 
 
 def _to_tensor(leaf: Any, dtype: tf.DType | None = None) -> Any:
-    """Converts a leaf to a Tensor if it is a weak Tensor, a Variable, an array or a number."""
-    if isinstance(leaf, tf.experimental.ExtensionType):
-        with contextlib.suppress(TypeError, ValueError):  # Only a weak Tensor converts.
-            return tf.convert_to_tensor(leaf)
-    if dtype is not None and isinstance(leaf, (np.ndarray, np.generic, int, float, complex)):
-        return tf.convert_to_tensor(leaf, dtype)
-    return pytree.to_output(leaf)
+    """Converts a leaf if TensorFlow can: an array or number to this dtype, a Variable, a weak Tensor."""
+    is_number = isinstance(leaf, (np.ndarray, np.generic, int, float, complex))
+    try:
+        return tf.convert_to_tensor(leaf, dtype if is_number else None)
+    except convert.refusals(leaf):
+        return leaf
