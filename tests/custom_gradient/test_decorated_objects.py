@@ -3,6 +3,7 @@
 import copy
 import functools
 import inspect
+import pathlib
 import pickle
 import re
 
@@ -210,67 +211,7 @@ def test_a_function_that_no_module_has_cannot_be_pickled_by_name(decorated, name
     )
 
 
-PROGRAM = """
-import json, multiprocessing, pickle, subprocess, sys
-import tensorflow as tf
-import tf_cg_ops as cg
-
-@cg.custom_gradient
-def function(x):
-    # The rule calls the function itself.
-    return tf.sin(x), lambda dy: dy * (2.0 + function(0.0 * x))
-
-vjp = cg.custom_vjp(lambda x: (tf.sin(x), x), lambda x, dy: 3.0 * dy)
-factor = 4.0
-rounded = cg.straight_through(lambda x: tf.round(x), lambda x: factor * x)
-
-@cg.custom_jvp
-def jvp(x):
-    return tf.sin(x)
-
-@jvp.defjvp
-def rule(primals, tangents):
-    return tf.sin(*primals), 5.0 * tangents[0]
-
-class Scale:
-    def __init__(self, factor):
-        self.factor = factor
-
-    @cg.custom_gradient
-    def method(self, x):
-        return tf.sin(x), lambda dy: self.factor * dy
-
-@cg.recompute_grad
-def recomputed(x):
-    return 7.0 * x
-
-def gradient(f):
-    x = tf.constant([0.3, -2.0])
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = f(x)
-    return tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0])).numpy().tolist()
-
-CHILD = "import sys, pickle; f, g = pickle.load(sys.stdin.buffer); print([f(each) for each in g])"
-
-if __name__ == "__main__":
-    import cloudpickle
-    functions = [function, vjp, rounded, jvp, Scale(6.0).method, recomputed]
-    sent = cloudpickle.dumps((gradient, functions))
-    print(subprocess.run([sys.executable, "-c", CHILD], input=sent, check=True, capture_output=True).stdout.decode())
-    named = [function, jvp, Scale(6.0).method, recomputed]
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        print(pool.map(gradient, named))
-    print(pickle.loads(pickle.dumps(function)) is function)
-"""
-
-
 def test_functions_of_a_program_run_in_processes_of_cloudpickle_and_multiprocessing(tmp_path):
-    (tmp_path / "program.py").write_text(PROGRAM)
-    lines = run_script(tmp_path / "program.py", cwd=tmp_path).stdout.split("\n")
+    lines = run_script(pathlib.Path(__file__).with_name("other_processes.py"), cwd=tmp_path).stdout.splitlines()
     of = {factor: [factor, 10.0 * factor] for factor in (2.0, 3.0, 4.0, 5.0, 6.0, 7.0)}
-    assert [line for line in lines if line] == [
-        str(list(of.values())),
-        str([of[2.0], of[5.0], of[6.0], of[7.0]]),
-        "True",
-    ]
+    assert lines == [str(list(of.values())), str([of[2.0], of[5.0], of[6.0], of[7.0]]), "True"]

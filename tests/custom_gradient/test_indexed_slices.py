@@ -14,9 +14,10 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
+from ..support.modes import RUNS as MODES
+from ..support.modes import vjp
 from ..support.tensors import pairs
 
-MODES = {"eager": lambda f: f, "traced": tf.function, "jit": functools.partial(tf.function, jit_compile=True)}
 mode = pytest.mark.parametrize("mode", MODES)
 
 TABLE = np.random.default_rng(7).normal(size=[6, 2]).astype(np.float32)
@@ -29,10 +30,8 @@ def gradient(function, mode, table=TABLE, dy=DY, picks=PICKS):
     """The gradient of `tf.gather(function(table), picks)` for the table; without picks, of the function itself."""
 
     def run(table):
-        with tf.GradientTape() as tape:
-            tape.watch(table)
-            rows = function(table) if picks is None else tf.gather(function(table), picks)
-        return tape.gradient(rows, table, output_gradients=tf.convert_to_tensor(dy))
+        rows = lambda: function(table) if picks is None else tf.gather(function(table), picks)  # noqa: E731
+        return vjp(rows, table, tf.convert_to_tensor(dy))[1]
 
     return MODES[mode](run)(tf.convert_to_tensor(table))
 
@@ -182,10 +181,7 @@ def test_functions_of_more_than_a_row_have_dense_gradients(name, mode):
 
 
 def gradient_of_sum(function, t):
-    with tf.GradientTape() as tape:
-        tape.watch(t)
-        y = function(t)
-    return tape.gradient(y, t)
+    return vjp(lambda: function(t), t)[1]
 
 
 def added_in_place(t):
@@ -197,7 +193,6 @@ def added_in_place(t):
 FUNCTIONS = {
     # TensorFlow computes these row by row for slices
     "clip_by_norm": lambda t: tf.clip_by_norm(t, 1.0),
-    "clip_by_global_norm": lambda t: tf.clip_by_global_norm([t], 1.0)[0][0],
     "add_n": lambda t: tf.add_n([t, t]),
     "cast": lambda t: tf.cast(tf.cast(t, tf.float64) ** 2, tf.float32),
     # One of each kind
@@ -207,10 +202,8 @@ FUNCTIONS = {
     "matmul": lambda t: tf.matmul(t, t, transpose_a=True)[:1],
     "concat": lambda t: tf.concat([t, t], 0)[2:8],
     "shape": lambda t: tf.cast(tf.reduce_sum(tf.shape(t)), tf.float32),
-    "stop_gradient": tf.stop_gradient,
     "while_loop": lambda t: tf.while_loop(lambda i, _: i < 2, lambda i, t: (i + 1, t / 3.0), [0, t])[1],
     "cond": lambda t: tf.cond(tf.norm(t) > 1.0, lambda: t / tf.norm(t), lambda: t),
-    "a function": lambda t: tf.function(lambda t: t**2)(t),
     "another rule": lambda t: SQUARE(t),
     "clip_gradient": lambda t: gradient_of_sum(lambda x: cg.clip_gradient(x, norm=1.0), t),
     "a tape": lambda t: gradient_of_sum(lambda x: x**3, t),
@@ -218,13 +211,10 @@ FUNCTIONS = {
     # Operators and methods
     "==": lambda t: tf.cast(t == 200.0, tf.float32),
     "dy * table": lambda t: t * TABLE,
-    "a Tensor * dy": lambda t: tf.constant(3.0) * t,
     "dy / table": lambda t: t / TABLE,
-    "products of a product": lambda t: (2.0 * t) * (2.0 * t),
     "the norm of a product": lambda t: tf.clip_by_norm(2.0 * -t / 4.0, 1.0),
     "+=": added_in_place,
     "[]": lambda t: t[1],
-    "** 2": lambda t: t**2,
     "shape[0]": lambda t: tf.fill([], float(t.shape[0])),
 }
 
@@ -275,16 +265,6 @@ def test_a_function_computes_with_the_dense_gradient(name, mode):
 @pytest.mark.parametrize("name", IN_EAGER_MODE)
 def test_python_and_numpy_read_the_dense_gradient(name):
     assert_same_as_dense(IN_EAGER_MODE[name], "eager")
-
-
-def test_a_reloaded_model_has_the_same_gradient(tmp_path):
-    module = tf.Module()
-    module.rows = tf.function(
-        lambda table: tf.gather(with_rule(lambda dy: tf.clip_by_norm(dy, 1.0))(table), PICKS), [tf.TensorSpec([6, 2])]
-    )
-    tf.saved_model.save(module, tmp_path)
-    for rows in (module.rows, tf.saved_model.load(tmp_path).rows):
-        assert_dense(gradient(rows, "eager", picks=None), dense(DY) / np.linalg.norm(dense(DY)))
 
 
 @mode
@@ -405,13 +385,6 @@ def test_slices_as_arguments_and_results(mode):
 
     found = gradient(lambda x: function(tf.IndexedSlices(x, tf.constant(PICKS))).values, mode, ROWS, DY, picks=None)
     np.testing.assert_allclose(found, 6 * DY)
-
-
-def test_slices_of_a_table_of_unknown_size():
-    run = tf.function(
-        lambda table: gradient(cg.grad_pass_through(tf.identity), "eager", table), [tf.TensorSpec([None, 2])]
-    )
-    assert_slices(run(tf.constant(TABLE)), DY)
 
 
 def test_slices_update_a_table_of_keras():

@@ -1,6 +1,7 @@
 """Gradients in the process that traced a graph call `grad_fn` there; other processes run the traced rule."""
 
 import gc
+import pathlib
 import weakref
 
 import numpy as np
@@ -8,11 +9,11 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
-from tf_cg_ops._src.core import rule_graph, tf_internal
+from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.custom_gradient import rule_graph
 
 from ..support.modes import gradients
 from ..support.processes import run_python
-from ..support.sources import ROOT
 from ..support.tensors import pairs
 
 X = np.array([0.5, -1.0, 2.0])
@@ -68,34 +69,10 @@ def test_a_grad_fn_that_the_trace_refuses_is_still_called():
     assert calls == [False, True]
 
 
-COLLECTIVES = """
-import tensorflow as tf
-import tf_cg_ops as cg
-
-devices = [tf.config.LogicalDeviceConfiguration()] * 2
-tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
-strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-
-def all_sum(x):
-    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, x)
-
-function = cg.custom_gradient(lambda x: (all_sum(x), lambda dy: all_sum(dy)))
-
-def replica():
-    number = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.float32) + 1.0
-    x = number * tf.constant([1.0, 2.0])
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = function(x)
-    return y, tape.gradient(y, x, output_gradients=number * tf.constant([1.0, 10.0]))
-
-both = tf.function(lambda: strategy.run(replica))()
-print([[t.numpy().tolist() for t in strategy.experimental_local_results(result)] for result in both])
-"""
-
-
 def test_collectives_in_a_strategy(tmp_path):
-    result = run_python(COLLECTIVES, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
+    """In a process of its own, because logical devices are made before TensorFlow starts."""
+    program = pathlib.Path(__file__).with_name("collectives.py").read_text()
+    result = run_python(program, cwd=tmp_path)
     assert result.stdout.splitlines()[-1] == str([[[3.0, 6.0]] * 2, [[3.0, 30.0]] * 2])
 
 
@@ -192,30 +169,6 @@ def test_a_traced_rule_captures_the_shape_and_not_the_tensor(read, tmp_path):
     loaded = tf.saved_model.load(tmp_path)
     (dx,) = gradients("eager", loaded.loop, [tf.constant([2.0])], None)
     assert dx.numpy().tolist() == [8.0]
-
-
-def test_a_shape_that_is_read_in_a_rule_in_a_rule_is_captured_by_both():
-    captured = []
-
-    @cg.custom_gradient
-    def outer(x):
-        big = tf.tile(x, [1000])
-
-        @cg.custom_gradient
-        def inner(dy):
-            return 2.0 * dy, lambda ddy: ddy * tf.cast(tf.size(big), tf.float32)
-
-        return tf.identity(x), inner
-
-    @tf.function(input_signature=[tf.TensorSpec([None])])
-    def value(x):
-        y = outer(x)
-        captured.extend(t.dtype for t in y.op.inputs[2:])
-        return y
-
-    value.get_concrete_function()
-    assert captured
-    assert all(dtype.is_integer for dtype in captured)
 
 
 # A rule can return a tensor that it closes over

@@ -1,262 +1,48 @@
-"""Decorated functions in every mode and after a reload: first and second order, against numbers that we derived."""
+"""Every case of cases.py in every mode: its value and its gradients."""
 
-import json
-
-import numpy as np
 import pytest
 import tensorflow as tf
 
-import tf_cg_ops as cg
+from ..support.modes import CASE_MODES, made, run_in_a_fresh_process, source_of, tensors_of
+from .cases import CASES
 
-from ..support.functions import CASES, WEIGHT
-from ..support.modes import assert_orders, derivative, eager_orders
-from ..support.processes import run_python
-from ..support.sources import ROOT
-from ..support.tensors import pairs
-
-X, DY = np.array([0.7, -1.3, 1.1]), np.array([1.0, 10.0, -3.0])
+SAVED = {name: case for name, case in CASES.items() if isinstance(case.otherwise.get("reloaded", []), list)}
 
 
-RELOAD = """
-import json, sys
-import tensorflow as tf
-import tf_cg_ops
-from tests.custom_gradient.test_modes import DY, X, in_a_loop, jacobian, tangent
-from tests.support.modes import eager_orders, jit_orders, traced_orders
-
-once = tf.saved_model.load(sys.argv[1])
-tf.saved_model.save(once, sys.argv[2])
-again = tf.saved_model.load(sys.argv[2])
-
-found = {}
-for name in sys.argv[3:]:
-    f = getattr(again, name)
-    found[name] = {"once": eager_orders(getattr(once, name), X, DY)}
-    # XLA cannot compile a second derivative of a loaded loop or conditional, not even with built-in ops.
-    run = traced_orders if name in ("while_loop", "cond", "scan", "map_fn") else jit_orders
-    found[name]["again"] = run(f, X, DY)
-    if name in ("with_variable", "custom_vjp", "custom_jvp", "recompute_grad"):
-        found[name]["in a loop"] = eager_orders(lambda x: in_a_loop(f, x), X, DY)
-        found[name]["jacobian"] = jacobian(f, tf.constant(X)).numpy()
-        found[name]["tangent"] = tangent(f, tf.constant(X), tf.constant(DY)).numpy()
-with tf.GradientTape() as tape:
-    value = again.with_variable(tf.constant(X))
-by_variable = tape.gradient(value, again.weight, output_gradients=tf.constant(DY))
-found = tf.nest.map_structure(lambda array: array.tolist(), found)
-print(json.dumps([found, by_variable.numpy().tolist()]))
-"""
+def names_and_modes():
+    """All pairs. The core tests are eager mode, and one of the other modes in turn."""
+    for number, name in enumerate(CASES):
+        for mode in CASE_MODES:
+            is_core = mode in ("eager", list(CASE_MODES)[number % len(CASE_MODES)])
+            yield pytest.param(name, mode, marks=[pytest.mark.core] * is_core)
 
 
-def in_a_loop(function, x):
-    return tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, function(x)), (0, x), maximum_iterations=2)[1]
+@pytest.mark.parametrize(("name", "mode"), list(names_and_modes()))
+def test_values_and_gradients(name, mode):
+    CASES[name].check(mode, CASE_MODES[mode])
 
 
-def jacobian(function, x, use_pfor=True):
-    with tf.GradientTape(persistent=True) as tape:
-        tape.watch(x)
-        value = function(x)
-    return tape.jacobian(value, x, experimental_use_pfor=use_pfor)
+@pytest.fixture(scope="module")
+def reloaded(tmp_path_factory):
+    """The values and gradients of all cases, from one model in one fresh process."""
+    model, tasks = tf.Module(), {}
+
+    def add(name, case):
+        args, with_tensors = made(case.args)
+        specs = [tf.TensorSpec(t.shape, t.dtype) for t in tensors_of(args)]
+        function = tf.function(lambda *tensors: case.function(*with_tensors(tensors)), specs, autograph=False)
+        setattr(model, name, function)
+        for i, arg in enumerate(args):
+            if not isinstance(arg, tf.Tensor):
+                setattr(model, f"{name}_{i}", source_of(arg))
+        tasks[name] = [f"{name}_{i}" if callable(arg) else arg for i, arg in enumerate(case.args)], case.dy
+
+    for number, case in enumerate(SAVED.values()):
+        add(f"f{number}", case)
+    found = run_in_a_fresh_process(model, tasks, tmp_path_factory.mktemp("reloaded"))
+    return {name: found[f"f{number}"] for number, name in enumerate(SAVED)}
 
 
-def tangent(function, x, t):
-    with tf.autodiff.ForwardAccumulator(x, t) as accumulator:
-        value = function(x)
-    return accumulator.jvp(value)
-
-
-@pytest.mark.core
-@pytest.mark.mode_table(feature="custom_gradient", mode="reloaded")
-@pytest.mark.mode_table(feature="custom_vjp", mode="reloaded")
-@pytest.mark.mode_table(feature="custom_jvp", mode="reloaded")
-@pytest.mark.mode_table(feature="recompute_grad", mode="reloaded")
-@pytest.mark.mode_table(feature="grad_pass_through", mode="reloaded")
-def test_orders_after_a_reload_in_a_fresh_process(tmp_path):
-    """Loading gives exactly the same, also after saving again; graph/test_modes.py compares that with numbers."""
-    model = tf.Module()
-    model.weight = WEIGHT
-    for name, case in CASES.items():
-        setattr(model, name, tf.function(case.function, input_signature=[tf.TensorSpec([3], tf.float64)]))
-    tf.saved_model.save(model, tmp_path / "model")
-    arguments = [tmp_path / "model", tmp_path / "again", *CASES]
-    result = run_python(RELOAD, *arguments, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
-    found, by_variable = json.loads(result.stdout.splitlines()[-1])
-    for name, case in CASES.items():
-        before = eager_orders(case.function, X, DY)
-        assert_orders(found[name]["once"], before)
-        assert_orders(found[name]["again"], before)
-        if "jacobian" in found[name]:
-            assert_orders(found[name]["in a loop"], eager_orders(lambda x, f=case.function: in_a_loop(f, x), X, DY))
-            diagonal = case.by_hand(X, np.ones(3))[1]
-            np.testing.assert_allclose(found[name]["jacobian"], np.diag(diagonal), rtol=1e-12)
-            np.testing.assert_allclose(found[name]["tangent"], diagonal * DY, rtol=1e-12)
-    np.testing.assert_allclose(by_variable, 100 * X * DY)
-
-
-@cg.custom_gradient
-def sine(x):
-    """Its true gradient, so that every order is a derivative of the sine."""
-    return tf.sin(x), lambda dy: dy * tf.cos(x)
-
-
-@cg.custom_gradient
-def sine_by_function(x):
-    return tf.sin(x), lambda dy: dy * tf.function(tf.cos)(x)
-
-
-@cg.custom_gradient
-def sine_by_loop(x):
-    def grad_fn(dy):
-        return dy * tf.while_loop(lambda i, _: i < 1, lambda i, _: (i + 1, tf.cos(x)), (0, x), maximum_iterations=1)[1]
-
-    return tf.sin(x), grad_fn
-
-
-@cg.custom_gradient
-def squared_sine(x):
-    return tf.sin(x) ** 2, lambda dy: dy * 2.0 * tf.sin(x) * tf.cos(x)
-
-
-OF_SINE = [np.cos, lambda x: -np.sin(x), lambda x: -np.cos(x), np.sin]
-HIGHER = {
-    "sine": (sine, OF_SINE),
-    "function": (sine_by_function, OF_SINE),
-    # TensorFlow's own derivatives of a loop grow with every order.
-    "loop": (sine_by_loop, OF_SINE[:3]),
-    "product": (
-        squared_sine,
-        [
-            lambda x: np.sin(2 * x),
-            lambda x: 2 * np.cos(2 * x),
-            lambda x: -4 * np.sin(2 * x),
-            lambda x: -8 * np.cos(2 * x),
-        ],
-    ),
-}
-
-
-@pytest.mark.parametrize(("case", "mode"), pairs(HIGHER, ["eager", "inside", "around", "jit", "recomputed"], quick=2))
-def test_four_orders_by_nested_tapes(case, mode):
-    function, expected = HIGHER[case]
-    function = {"around": tf.function(function), "recomputed": cg.recompute_grad(function)}.get(mode, function)
-    for by_hand_of_order in expected:
-        function = derivative(function)
-        run = function
-        if mode in ("inside", "jit", "recomputed"):
-            run = tf.function(function, jit_compile=mode == "jit")
-        np.testing.assert_allclose(run(tf.constant(X)), by_hand_of_order(X), rtol=1e-10)
-
-
-def test_three_orders_of_a_rule_with_a_loop_in_a_loop():
-    """With the tapes around, TensorFlow differentiates each loop until it accumulates nothing new."""
-
-    @cg.custom_gradient
-    def by_loop(x):
-        return tf.sin(x), lambda dy: tf.map_fn(lambda a: a * tf.cos(x), dy[None])[0]
-
-    function = tf.function(lambda x: tf.map_fn(by_loop, x), input_signature=[tf.TensorSpec([None], tf.float64)])
-    for expected in (np.cos(X), -np.sin(X), -np.cos(X)):
-        function = derivative(function)
-        np.testing.assert_allclose(function(tf.constant(X)), expected, rtol=1e-12)
-
-
-def test_tangents_where_grad_fn_uses_a_tape_of_its_own():
-    """In a graph. In eager mode TensorFlow does not let a tape record there, so such a grad_fn gets None from it."""
-    from_tape = []
-
-    @cg.custom_gradient
-    def triple_sine(x):
-        def grad_fn(dy):
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                y = tf.sin(x)
-            from_tape.append(tape.gradient(y, x))
-            return 3.0 * dy * from_tape[-1]
-
-        return tf.sin(x), grad_fn
-
-    def run(x, t):
-        with tf.autodiff.ForwardAccumulator(x, t) as accumulator:
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                y = triple_sine(x)
-            dx = tape.gradient(y, x)
-        return accumulator.jvp(y), accumulator.jvp(dx)
-
-    tangent, second = tf.function(run)(tf.constant(X), tf.constant(DY))
-    np.testing.assert_allclose(tangent, 3 * np.cos(X) * DY, rtol=1e-12)
-    np.testing.assert_allclose(second, -3 * np.sin(X) * DY, rtol=1e-12)
-    with pytest.raises((TypeError, ValueError)):
-        run(tf.constant(X), tf.constant(DY))
-    assert from_tape[-1] is None
-
-
-RULES = {
-    "while": lambda x, dy: tf.while_loop(lambda i, _: i < 1, lambda i, a: (i + 1, a * x), (0, dy * x))[1],
-    "cond": lambda x, dy: tf.cond(x[0] > 0, lambda: dy * x * x, lambda: dy),
-    "map": lambda x, dy: tf.map_fn(lambda a: a[0] * a[1] * a[1], (dy, x), fn_output_signature=tf.float64),
-    "function": lambda x, dy: tf.function(lambda: dy * x * x)(),
-    "python_if": lambda x, dy: dy * x * x if tf.reduce_sum(x) > 0 else dy,
-    "python_for": lambda x, dy: tf.stack([a * b * b for a, b in zip(dy, x, strict=True)]),
-}
-
-
-@pytest.mark.parametrize("name", RULES)
-def test_tangents_of_any_rule_in_eager_mode(name):
-    """Its Python code runs unchanged: forward, forward over reverse, and reverse over forward."""
-    rule = RULES[name]
-    function = cg.custom_gradient(lambda x: (x**3 / 3.0, lambda dy: rule(x, dy)))
-    x, t = tf.constant([1.0, 2.0], tf.float64), tf.constant([1.0, 10.0], tf.float64)
-
-    np.testing.assert_allclose(tangent(function, x, t), [1.0, 40.0])
-    np.testing.assert_allclose(tangent(derivative(function), x, t), [2.0, 40.0])
-    np.testing.assert_allclose(derivative(lambda x: tangent(function, x, t))(x), [2.0, 40.0])
-
-
-def test_a_tangent_through_a_black_box_is_none():
-    @cg.custom_gradient
-    def sine(x):
-        def grad_fn(dy):
-            return tf.numpy_function(lambda dy, x: dy * np.cos(x), [dy, x], tf.float64)
-
-        return tf.numpy_function(np.sin, [x], tf.float64), grad_fn
-
-    assert tangent(sine, tf.constant(X), tf.constant(DY)) is None
-
-
-def test_tangents_with_slices_and_with_integer_outputs():
-    @cg.custom_gradient
-    def lookup(table):
-        rows = tf.gather(table, [2, 1])
-        return (rows, tf.constant([2, 1])), lambda dy, _: tf.IndexedSlices(3.0 * dy, tf.constant([2, 1]))
-
-    def run(x, t):
-        with tf.autodiff.ForwardAccumulator(x, t) as accumulator:
-            rows, ids = lookup(x)
-        return accumulator.jvp(rows), accumulator.jvp(ids)
-
-    for mode in (run, tf.function(run)):
-        tangent, none = mode(tf.constant(X), tf.constant(DY))
-        np.testing.assert_allclose(tangent, 3 * DY[[2, 1]])
-        assert none is None
-
-
-@pytest.mark.core
-@pytest.mark.parametrize("case", ["plain", "keywords", "nested", "recompute_grad", "custom_vjp", "custom_jvp"])
-def test_jacobians_are_diagonal_and_equal_to_a_loop(case):
-    """In eager mode; graph/test_modes.py has the graphs."""
-    pfor, loop = (jacobian(CASES[case].function, tf.constant(X), use_pfor) for use_pfor in (True, False))
-    np.testing.assert_allclose(pfor, np.diag(CASES[case].by_hand(X, np.ones(3))[1]), rtol=1e-12)
-    np.testing.assert_allclose(loop, pfor)
-
-
-@pytest.mark.core
-@pytest.mark.parametrize(
-    ("case", "where"),
-    pairs(["plain", "keywords", "nested", "custom_vjp", "custom_jvp", "cond"], ["eager", "inside", "around"]),
-)
-def test_forward_mode_takes_the_gradient_rule(case, where):
-    """The tangent is the one of the rule, gx * t for elementwise functions."""
-    function = tf.function(CASES[case].function) if where == "around" else CASES[case].function
-    run = tf.function(tangent) if where == "inside" else tangent
-    found = run(function, tf.constant(X), tf.constant(DY))
-    np.testing.assert_allclose(found, CASES[case].by_hand(X, DY)[1], rtol=1e-12)
+@pytest.mark.parametrize("name", SAVED)
+def test_values_and_gradients_after_a_reload(name, reloaded):
+    CASES[name].check("reloaded", lambda case: reloaded[name][:2])

@@ -40,22 +40,6 @@ def gradients(function, watched):
     return tape.gradient(z, sources, output_gradients=tf.constant(DY))
 
 
-@pytest.mark.parametrize("watched", [(True, False), (False, True), (True, True)])
-@pytest.mark.parametrize("mode", ["eager", "function", "tape inside"])
-def test_gradients_that_no_tape_watches_are_not_needed(watched, mode, product, log):
-    if mode == "tape inside":
-        found = tf.function(gradients, autograph=False)(product, watched)
-    else:
-        found = gradients(product if mode == "eager" else tf.function(product), watched)
-    for actual, expected, is_watched in zip(found, (DX_BY_HAND, DY_BY_HAND), watched, strict=True):
-        if is_watched:
-            np.testing.assert_allclose(actual, expected)
-        else:
-            assert actual is None
-    # A graph is traced for all: tapes around it can watch either, and so can tapes around a loaded model.
-    assert log[-1] == ((True, True) if mode == "function" else watched)
-
-
 def test_an_inner_tape_needs_what_an_outer_one_watches(product, log):
     x, y = tf.constant(X), tf.constant(Y)
     with tf.GradientTape() as outer:
@@ -68,16 +52,6 @@ def test_an_inner_tape_needs_what_an_outer_one_watches(product, log):
     assert log == [(True, True)]
     second = outer.gradient(dy, x, output_gradients=tf.constant(DY))
     np.testing.assert_allclose(second, DY * DY * np.cos(X))
-
-
-def test_forward_mode_and_symbolic_gradients_need_all(product, log):
-    with tf.autodiff.ForwardAccumulator(y := tf.constant(Y), tf.constant(DY)) as accumulator:
-        z = product(tf.constant(X), y)
-    np.testing.assert_allclose(accumulator.jvp(z), np.sin(X) * DY)
-    log.clear()
-    run = tf.function(lambda x, y: tf.gradients(product(x, y), [x, y], tf.constant(DY)))
-    np.testing.assert_allclose(run(tf.constant(X), tf.constant(Y)), [DX_BY_HAND, DY_BY_HAND])
-    assert set(log) == {(True, True)}
 
 
 @pytest.mark.parametrize("outer", [True, False])
@@ -104,56 +78,6 @@ def test_a_graph_does_not_run_unused_gradients(outer):
         dx, _ = run(function, watched)
         np.testing.assert_allclose(dx, DX_BY_HAND)
         assert len(calls) == number
-
-
-def test_variables_structures_and_other_arguments(log):
-    weight, frozen = tf.Variable([2.0, 3.0], dtype=tf.float64), tf.Variable(5.0, dtype=tf.float64, trainable=False)
-
-    def forward(pair, mode, weight, frozen, scale):
-        return pair["a"] * pair["b"] * weight * frozen, (pair, weight.read_value(), frozen.read_value())
-
-    def backward(residuals, dy, scale, *, needed):
-        log.append((needed, scale))
-        pair, w, f = residuals
-        rows = [dy * pair["b"] * w * f, dy * pair["a"] * w * f, None, dy * pair["a"] * pair["b"] * f, None]
-        return [row if is_needed else None for row, is_needed in zip(rows, needed, strict=True)]
-
-    function = cg.custom_vjp(forward, backward, nondiff_argnames=["scale"])
-    a, b = tf.constant(X), tf.constant(Y)
-    with tf.GradientTape() as tape:
-        tape.watch(b)
-        z = function({"a": a, "b": b}, "mode", weight, frozen, scale=3)
-    db, dw = tape.gradient(z, [b, weight], output_gradients=tf.constant(DY))
-    assert log == [((False, True, False, True, False), 3)]
-    np.testing.assert_allclose(db, DY * X * weight.numpy() * 5.0)
-    np.testing.assert_allclose(dw, DY * X * Y * 5.0)
-
-
-def test_variables_that_the_function_reads_come_beside(log):
-    weight = tf.Variable(2.0, dtype=tf.float64)
-
-    def backward(x, dy, needed, variables):
-        log.append(needed)
-        assert variables == [weight]
-        return None, [tf.reduce_sum(dy * x)]
-
-    function = cg.custom_vjp(lambda x: (x * weight, x), backward)
-    with tf.GradientTape() as tape:
-        z = function(tf.constant(X))
-    np.testing.assert_allclose(tape.gradient(z, weight, output_gradients=tf.constant(DY)), np.sum(DY * X))
-    assert log == [(False,)]
-
-
-def test_an_argument_of_that_name_without_gradient_is_passed_as_it_is():
-    def backward(x, dy, needed):
-        return dy * needed
-
-    function = cg.custom_vjp(lambda x, needed: (x, x), backward, nondiff_argnames=["needed"])
-    x = tf.constant(X)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        z = function(x, 7.0)
-    np.testing.assert_allclose(tape.gradient(z, x, output_gradients=tf.constant(DY)), 7.0 * DY)
 
 
 def test_a_loaded_model_and_a_batch_need_all(product, log, tmp_path):

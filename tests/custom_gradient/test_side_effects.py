@@ -8,14 +8,11 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
+from ..support.modes import RUNS, vjp
 from ..support.tensors import pairs
 
 X = tf.constant([0.5, -1.0])
 DY = tf.constant([2.0, -3.0])
-
-
-def jit(function):
-    return tf.function(function, jit_compile=True)
 
 
 WRAPPERS = {
@@ -28,7 +25,7 @@ WRAPPERS = {
         lambda f: tf.function(lambda x: tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, f(x)), [0, x])[1]),
         3,
     ),
-    "XLA": (jit, 1),
+    "XLA": (RUNS["jit"], 1),
 }
 
 
@@ -64,10 +61,7 @@ RULES = ["custom_gradient", "custom_vjp", "override_gradients", "custom_jvp"]
 
 
 def gradient(function, x=X, dy=DY):
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = function(x)
-    return tape.gradient(y, x, output_gradients=dy)
+    return vjp(lambda: function(x), x, dy)[1]
 
 
 @pytest.mark.parametrize(("wrapper", "rule"), pairs(WRAPPERS, RULES, quick=2))
@@ -208,21 +202,8 @@ def test_xla_drops_assertions_and_refuses_prints():
             effect(dy)
             return dy
 
-        return jit(cg.custom_gradient(lambda x: (tf.identity(x), grad_fn)))
+        return RUNS["jit"](cg.custom_gradient(lambda x: (tf.identity(x), grad_fn)))
 
     np.testing.assert_allclose(gradient(with_effect(lambda dy: tf.debugging.assert_greater(dy, 1e3))), DY)
     with pytest.raises(tf.errors.InvalidArgumentError, match="unsupported operations"):
         gradient(with_effect(lambda dy: tf.print(dy)))
-
-
-def test_a_rule_without_gradients_has_no_effects_for_a_tape_around():
-    count = tf.Variable(0)
-
-    def grad_fn(dy):
-        count.assign_add(1)
-
-    function = cg.custom_gradient(lambda x: (tf.identity(x), grad_fn))
-    for wrapped, times in ((function, 1), (tf.function(function), 0)):
-        count.assign(0)
-        assert gradient(wrapped) is None
-        assert count.numpy() == times

@@ -50,35 +50,6 @@ def test_custom_vjp_passes_residuals_and_nondifferentiable_arguments(mode, facto
     np.testing.assert_allclose(dy, factor * X * DY)
 
 
-def network(weights):
-    def function(x, scale=1.0):
-        for w in weights:
-            x = tf.tanh(x @ w) * scale
-        return x
-
-    return function
-
-
-def test_recompute_grad_equals_the_plain_gradient(traced):
-    rng = np.random.default_rng(0)
-    weights = [tf.Variable(rng.normal(size=[4, 4])) for _ in range(3)]
-    x, dy = tf.constant(rng.normal(size=[2, 4])), tf.constant(rng.normal(size=[2, 4]))
-    scale = tf.constant(0.7, tf.float64)
-
-    def all_gradients(function):
-        def run(x, scale):
-            with tf.GradientTape() as tape:
-                tape.watch([x, scale])
-                y = function(x, scale=scale)
-            return tape.gradient(y, [x, scale, *weights], output_gradients=dy)
-
-        return (tf.function(run) if traced else run)(x, scale)
-
-    plain = all_gradients(network(weights))
-    for recomputed, expected in zip(all_gradients(cg.recompute_grad(network(weights))), plain, strict=True):
-        np.testing.assert_allclose(recomputed, expected, rtol=1e-12)
-
-
 class CountedSine:
     """A recomputed sine that counts how often it is traced and computed."""
 
@@ -124,24 +95,6 @@ def test_a_graph_recomputes_once_for_each_gradient_at_run_time(steps):
     for _ in range(steps):
         x, expected = np.sin(x), expected * np.cos(x)
     np.testing.assert_allclose(dx, expected, rtol=1e-5)
-
-
-def test_xla_does_not_merge_an_elementwise_recomputation_either():
-    """Two hyperbolic tangents in the compiled program; the plain gradient has one, which it keeps."""
-
-    def count(wrap):
-        @tf.function(jit_compile=True)
-        def run(x, dy):
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                y = wrap(lambda x: tf.tanh(tf.sin(x) * x))(x)
-            return y, tape.gradient(y, x, output_gradients=dy)
-
-        x = tf.ones([100])
-        return run.experimental_get_compiler_ir(x, x)(stage="optimized_hlo").count(" tanh(")
-
-    assert count(lambda f: f) == 1
-    assert count(cg.recompute_grad) == 2
 
 
 @pytest.mark.parametrize("loop", [False, True], ids=["", "loop"])
@@ -263,31 +216,3 @@ def test_arguments_that_are_not_tensors_need_no_gradient(traced):
     function = cg.grad_pass_through(tf.round)
     (dx,) = gradients(tf.function(function) if traced else lambda x: function(x, name="rounded"), [X], False)
     np.testing.assert_array_equal(dx, DY)
-
-
-@pytest.mark.parametrize("run_eagerly", [False, True], ids=["", "functions_run_eagerly"])
-def test_tangents_of_a_recomputation_with_all_kinds_of_arguments(run_eagerly):
-    """Structures, a ragged tensor, a keyword, an argument that is not a tensor, and a variable."""
-    v = tf.Variable([2.0, 3.0])
-
-    @cg.recompute_grad
-    def function(tree, name, *, power):
-        assert name == "name"
-        return tf.sin(tree["x"]) * v * tree["ragged"].values * power
-
-    def run(x):
-        return function({"x": x, "ragged": tf.RaggedTensor.from_row_lengths(5.0 * x, [2])}, "name", power=x)
-
-    tf.config.run_functions_eagerly(run_eagerly)
-    try:
-        with tf.autodiff.ForwardAccumulator(X, DY) as accumulator:
-            y = run(X)
-        tangent = accumulator.jvp(y)
-        with tf.autodiff.ForwardAccumulator(v, DY) as accumulator:
-            y = run(X)
-        by_variable = accumulator.jvp(y)
-    finally:
-        tf.config.run_functions_eagerly(False)
-    x, t = X.numpy().astype(np.float64), DY.numpy()
-    np.testing.assert_allclose(tangent, 5 * v.numpy() * (np.cos(x) * x**2 + 2 * x * np.sin(x)) * t, rtol=1e-5)
-    np.testing.assert_allclose(by_variable, 5 * np.sin(x) * x**2 * t, rtol=1e-5)

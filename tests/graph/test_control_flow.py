@@ -1,7 +1,6 @@
 """Embedded gradients in loops, branches, data pipelines and translated Python, compared with exact derivatives."""
 
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -9,10 +8,8 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.modes import MODES, assert_orders, vjp
+from ..support.modes import MODES, assert_orders, orders_in_a_fresh_process, vjp
 from ..support.pointwise import CONTROLS, DY, POINTWISE, Jet, X
-from ..support.processes import run_python
-from ..support.sources import ROOT
 
 # Each loop or branch around two functions, with the modes in turn.
 IN_TURN = itertools.cycle(["traced", "around_traced", "tf1"])
@@ -32,27 +29,6 @@ def test_orders_are_those_by_hand(name, control, mode):
     assert_orders(MODES[mode](function, X, DY), by_hand(name, control))
 
 
-RELOAD = """
-import json, sys
-import tensorflow as tf
-import tf_cg_ops
-from tests.support.modes import traced_orders
-from tests.support.pointwise import DY, X
-
-def orders(function):
-    return [t.tolist() for t in traced_orders(function, X, DY)]
-
-path, again, *names = sys.argv[1:]
-found = []
-for _ in range(2):
-    model = tf.saved_model.load(path)
-    found.append({name: orders(getattr(model, name)) for name in names})
-    tf.saved_model.save(model, again)
-    path = again
-print(json.dumps(found))
-"""
-
-
 @pytest.mark.mode_table(feature="embed_gradient", mode="reloaded")
 def test_orders_after_loading_and_after_loading_what_was_loaded_and_saved(tmp_path):
     pairs = [("given", control) for control in CONTROLS]
@@ -61,25 +37,12 @@ def test_orders_after_loading_and_after_loading_what_was_loaded_and_saved(tmp_pa
         ("custom_gradient", "switch_case"),
         ("custom_gradient", "cond_in_a_loop"),
     ]
-    model = tf.Module()
-    for name, control in pairs:
-        function = CONTROLS[control].around(POINTWISE[name].function)
-        signature = [tf.TensorSpec([3], tf.float64)]
-        setattr(model, f"{name}__{control}", tf.function(function, input_signature=signature))
-    tf.saved_model.save(model, tmp_path / "model")
-    result = run_python(
-        RELOAD,
-        tmp_path / "model",
-        tmp_path / "again",
-        *(f"{name}__{control}" for name, control in pairs),
-        cwd=tmp_path,
-        environment={"PYTHONPATH": str(ROOT)},
-    )
-    by_load = json.loads(result.stdout.splitlines()[-1])
-    assert len(by_load) == 2
-    for found in by_load:
-        for name, control in pairs:
-            assert_orders(found[f"{name}__{control}"], by_hand(name, control))
+    modes = ["traced", "again traced"]
+    functions = {pair: (CONTROLS[pair[1]].around(POINTWISE[pair[0]].function), modes) for pair in pairs}
+    found = orders_in_a_fresh_process(functions, X, DY, tmp_path)
+    for pair in pairs:
+        for mode in modes:
+            assert_orders(found[pair][mode], by_hand(*pair))
 
 
 @pytest.mark.parametrize("control_flow", [False], indirect=True)

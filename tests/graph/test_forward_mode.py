@@ -1,6 +1,5 @@
 """Jacobian-vector products of embedded gradients by tf.autodiff.ForwardAccumulator, compared with NumPy."""
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +10,9 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.functions import WEIGHT, with_variable
+from ..support.modes import assert_orders, orders_in_a_fresh_process
 from ..support.pointwise import CONTROLS, DY, EMBEDS, POINTWISE, Jet, X
-from ..support.processes import run_python
 from ..support.reference import widen
-from ..support.sources import ROOT
 from ..support.tensors import assert_gradient_close, pairs, random_array
 
 
@@ -206,30 +204,7 @@ def test_the_tangent_of_a_variable_that_is_read(where):
     np.testing.assert_allclose((tf.function(run) if where == "inside" else run)(), 100.0 * X * DY)
 
 
-RELOAD = """
-import json, sys
-import tensorflow as tf
-import tf_cg_ops
-from tests.graph.test_forward_mode import DY, SECOND, X, jvp
-
-model, found = tf.saved_model.load(sys.argv[1]), []
-x, dy, t = tf.constant(X), tf.constant(DY), tf.constant(2.0 - X)
-for name in sys.argv[2:]:
-    f = getattr(model, name)
-    forward = tf.function(SECOND["forward over forward"])
-    found.append([jvp(f, x, t), SECOND["forward over reverse"](f, x, dy, t), forward(f, x, dy, t)])
-print(json.dumps([[u.numpy().tolist() for u in tangents] for tangents in found]))
-"""
-
-
 def test_tangents_after_a_reload_in_a_fresh_process(tmp_path):
-    model, names = tf.Module(), ["given", "run_time_axis", "recompute_grad"]
-    for name in names:
-        setattr(model, name, tf.function(POINTWISE[name].function, input_signature=[tf.TensorSpec([3], tf.float64)]))
-    tf.saved_model.save(model, tmp_path / "model")
-    result = run_python(RELOAD, tmp_path / "model", *names, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
-    for name, found in zip(names, json.loads(result.stdout.splitlines()[-1]), strict=True):
-        second = POINTWISE[name].curvature(X) * DY * (2.0 - X)
-        np.testing.assert_allclose(
-            found, [POINTWISE[name].slope(X) * (2.0 - X), second, second], rtol=1e-12, atol=1e-12
-        )
+    functions = {name: (POINTWISE[name].function, ["forward_mode_eager"]) for name in ("given", "run_time_axis")}
+    for name, found in orders_in_a_fresh_process(functions, X, DY, tmp_path).items():
+        assert_orders(found["forward_mode_eager"], POINTWISE[name](Jet(X)).orders(DY))

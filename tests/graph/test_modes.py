@@ -8,7 +8,8 @@ import pytest
 
 from ..support import functions
 from ..support.functions import CASES, EMBED_CASES, READY_MADE
-from ..support.modes import GRAPH_MODES, MODES, assert_orders
+from ..support.mode_table import fills
+from ..support.modes import GRAPH_MODES, MODES, assert_orders, orders_in_a_fresh_process
 
 X, DY = np.array([0.7, -1.3, 1.1]), np.array([1.0, 10.0, -3.0])
 
@@ -91,3 +92,23 @@ def test_pairs_left_out_fail_with_built_in_ops_too(function, mode, monkeypatch):
     monkeypatch.setattr(functions, "square", lambda x: 10.0 * x**2)
     with pytest.raises((ValueError, TypeError)):
         ALL_MODES[mode](FUNCTIONS[function].function, X, DY)
+
+
+# What is loaded after saving, and again after saving what was loaded. XLA cannot compile a second derivative of a loaded
+# loop or conditional, not even with built-in ops.
+LOOPS = ("while_loop", "cond", "scan", "map_fn")
+QUICK = {name: ["eager", "again traced"] for name in ("with_variable", "custom_jvp", "recompute_grad")}
+RELOADED = {name: ["eager", "again traced" if name in LOOPS else "again jit"] for name in (*CASES, *EMBED_CASES)}
+RELOADED |= {name: ["while_loop", "jacobians", "forward_mode", "again jit"] for name in QUICK}
+
+
+@pytest.mark.parametrize("modes", [pytest.param(QUICK, marks=pytest.mark.core), RELOADED], ids=["quick", "all"])
+@fills(
+    "reloaded", "embed_gradient", "custom_gradient", "custom_vjp", "custom_jvp", "recompute_grad", "grad_pass_through"
+)
+def test_orders_after_a_reload_in_a_fresh_process(modes, tmp_path):
+    saved = {name: (FUNCTIONS[name].function, its_modes) for name, its_modes in modes.items()}
+    for name, by_mode in orders_in_a_fresh_process(saved, X, DY, tmp_path).items():
+        orders = 2 if name == "scan" else 3
+        for mode in modes[name]:
+            assert_orders(by_mode[mode][:orders], by_hand(FUNCTIONS[name])[:orders])

@@ -1,10 +1,12 @@
 """Ops that only a gradient reads do not run in inference, and run once if a gradient is computed."""
 
 import json
+import pathlib
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.eager import context  # Only a test may look inside.
 
 import tf_cg_ops as cg
 
@@ -101,25 +103,25 @@ def run_traced(name, around):
     return bits(value)[0].hex(), COUNTS["gx"]
 
 
-# In a process without the pass, the variable is read once.
-WITHOUT_THE_PASS = """
-import json, pathlib, sys
-import tensorflow as tf
-from tests.graph import test_pruning as tests
+def in_a_process(function, folder, *arguments, disable="1"):
+    """What a function of this module returns in a process of its own, where the variable is read once."""
+    code = "import json, sys, tensorflow as tf\n"
+    code += (
+        "tf.config.threading.set_inter_op_parallelism_threads(2)\n"  # With one, as on one core, it waits for itself.
+    )
+    code += f"from {__name__} import {function.__name__} as f; print(json.dumps(f(*sys.argv[1:])))"
+    environment = {"PYTHONPATH": str(ROOT), DISABLE: disable}
+    return json.loads(run_python(code, *arguments, cwd=folder, environment=environment).stdout.splitlines()[-1])
 
-answers = {f"{name} {around}": tests.run_traced(name, around) for name, around in tests.CASES}
-ops = tests.ops_that_ran(pathlib.Path(sys.argv[1]), tests.embedded, tf.constant(tests.X))
-print(json.dumps({**answers, "ops": sorted(ops)}))
-"""
+
+def every_answer(folder):
+    answers = {f"{name} {around}": run_traced(name, around) for name, around in CASES}
+    return {**answers, "ops": sorted(ops_that_ran(pathlib.Path(folder), embedded, tf.constant(X)))}
 
 
 @pytest.fixture(scope="module")
 def without_the_pass(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("without_the_pass")
-    (folder / "summary").mkdir()
-    environment = {"PYTHONPATH": str(ROOT), DISABLE: "true"}
-    result = run_python(WITHOUT_THE_PASS, folder / "summary", cwd=folder, environment=environment)
-    return json.loads(result.stdout.splitlines()[-1])
+    return in_a_process(every_answer, tmp_path_factory.mktemp("cwd"), tmp_path_factory.mktemp("summary"))
 
 
 def test_a_function_is_pruned_though_a_path_to_it_is_too_long_for_the_pass():
@@ -167,56 +169,26 @@ def test_the_variable_is_read_before_the_first_graph_and_not_again(monkeypatch):
     assert not COUNTS
 
 
-NO_TRUTH_VALUE = """
-import tensorflow as tf
-import tf_cg_ops as cg
-
-def function(x):
-    gx = tf.numpy_function(lambda x: print("gx") or x, [x], tf.float32, stateful=False)
-    return cg.embed_gradient(fx=x, gx=tf.ensure_shape(gx, []), x=x)
-
-for _ in range(2):
-    print(tf.function(function)(tf.constant(1.0)).numpy())
-"""
-
-
-def test_a_variable_that_is_no_truth_value_counts_as_not_set(tmp_path):
-    """There is one warning, and no graph fails."""
-    environment = {DISABLE: "perhaps", "TF_CPP_MIN_LOG_LEVEL": "1"}
-    result = run_python(NO_TRUTH_VALUE, cwd=tmp_path, environment=environment)
-    assert result.stdout == "1.0\n1.0\n"
-    assert result.stderr.count(DISABLE) == result.stderr.count("perhaps") == 1
+def in_one_thread(*arounds):
+    """With an executor for which loops and conditionals stay functions."""
+    x, answers = tf.constant(X), {}
+    for around in arounds:
+        start_counting()
+        with context.function_executor_type("SINGLE_THREADED_EXECUTOR"):
+            traced = tf.function(around_function("embed_gradient", around))
+            ops = traced.get_concrete_function(x).graph.get_operations()
+            (op,) = [op for op in ops if op.type.endswith(("If", "Case", "While"))]
+            assert "_lower_using_switch_merge" not in op.node_def.attr
+            answers[around] = [traced(x).numpy().tolist(), COUNTS["gx"]]
+    return answers
 
 
-ONE_THREAD = """
-import json, sys
-import tensorflow as tf
-from tensorflow.python.eager import context
-
-tf.config.threading.set_inter_op_parallelism_threads(2)  # With one, as on one core, TensorFlow waits for itself.
-from tests.graph.test_pruning import COUNTS, X, around_function, start_counting
-
-x, answers = tf.constant(X), {}
-for around in sys.argv[1:]:
-    start_counting()
-    with context.function_executor_type("SINGLE_THREADED_EXECUTOR"):
-        traced = tf.function(around_function("embed_gradient", around))
-        [op] = [op for op in traced.get_concrete_function(x).graph.get_operations() if op.type.endswith(("If", "Case", "While"))]
-        assert "_lower_using_switch_merge" not in op.node_def.attr
-        answers[around] = [traced(x).numpy().tolist(), COUNTS["gx"]]
-print(json.dumps(answers))
-"""
-
-
-def test_loops_and_conditionals_that_stay_functions(tmp_path):
-    """As for the single-threaded executor."""
+@pytest.mark.parametrize("disable", ["0", "1"])
+def test_loops_and_conditionals_that_stay_functions(disable, tmp_path):
     arounds = ["cond", "switch_case", "while_loop", "cond_in_a_loop"]
-    for disable, column in [("0", None), ("1", 1)]:
-        environment = {"PYTHONPATH": str(ROOT), DISABLE: disable}
-        result = run_python(ONE_THREAD, *arounds, cwd=tmp_path, environment=environment)
-        for around, (value, count) in json.loads(result.stdout.splitlines()[-1]).items():
-            assert count == (AROUND[around][column] if column else 0)
-            np.testing.assert_allclose(value, AROUND[around][0](tf.sin, tf.constant(X)), rtol=1e-15)
+    for around, (value, count) in in_a_process(in_one_thread, tmp_path, *arounds, disable=disable).items():
+        assert count == (AROUND[around][1] if disable == "1" else 0)
+        np.testing.assert_allclose(value, AROUND[around][0](tf.sin, tf.constant(X)), rtol=1e-15)
 
 
 # In TensorFlow 1 control flow, an op stays if only its gradient inputs wait for a Switch or a Merge, as a constant in a
@@ -252,78 +224,25 @@ def test_in_a_session(name, around, control_flow):
     np.testing.assert_allclose(value, around_function(name, around)(tf.constant(X)), rtol=1e-15)
 
 
-SAVE = """
-import sys
-import tensorflow as tf
-from tests.graph.test_pruning import SAVED, around_function
-
-for function, around in SAVED:
-    model = tf.Module()
-    model.f = tf.function(around_function(function, around), input_signature=[tf.TensorSpec([3], tf.float64, "x")])
-    tf.saved_model.save(model, f"{sys.argv[1]}/{function}-{around}", signatures=model.f)
-"""
-
-RELOAD = """
-import json, pathlib, sys
-import numpy as np
-import tensorflow as tf
-import tf_cg_ops
-
-X, folder = np.array(json.loads(sys.argv[1])), pathlib.Path(sys.argv[2])
-count = 0
-
-def counted(x):
-    global count
-    count += 1
-    return x
-
-# A graph names a Python function by its number in its process. In this process, all count.
-keep = tf.Graph()
-with keep.as_default():
-    for _ in range(200):
-        tf.numpy_function(counted, [tf.constant(0.0)], tf.float32)
-
-def counts(run):
-    global count
-    count = 0
-    value = np.asarray(run())
-    return value.tolist(), count
-
-def gradient(model):
-    x = tf.constant(X)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = model.f(x)
-    return tape.gradient(y, x)
-
-def answers(path):
-    model = tf.saved_model.load(str(path))
-    yield "function", counts(lambda: model.f(tf.constant(X)))
-    yield "signature", counts(lambda: model.signatures["serving_default"](x=tf.constant(X))["output_0"])
-    yield "gradient", counts(lambda: gradient(model))
-    tf1 = tf.compat.v1
-    with tf1.Graph().as_default() as graph, tf1.Session() as session:
-        signature = tf1.saved_model.load(session, ["serve"], str(path)).signature_def["serving_default"]
-        x, y = (graph.get_tensor_by_name(info.name) for info in (signature.inputs["x"], signature.outputs["output_0"]))
-        yield "v1 loader", counts(lambda: session.run(y, {x: X}))
-
-print(json.dumps({path.name: dict(answers(path)) for path in folder.iterdir()}))
-"""
 SAVED = [("embed_gradient", "cond"), ("embed_gradient", "nested_functions"), ("custom_gradient", "while_loop")]
 
 
+def ops_of_a_saved_model(path, folder):
+    model = tf.saved_model.load(path)
+    return [sorted(ops_that_ran(pathlib.Path(folder, name), getattr(model, name), tf.constant(X))) for name in "012"]
+
+
 def test_a_saved_model_in_a_fresh_process(tmp_path):
-    """For each saved model and each way to run it, what it returned, and how often Python was called."""
-    run_python(SAVE, tmp_path / "models", cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
-    result = run_python(RELOAD, json.dumps(X.tolist()), tmp_path / "models", cwd=tmp_path)
-    reloaded = json.loads(result.stdout.splitlines()[-1])
-    assert len(reloaded) == len(SAVED)
-    for name, around in SAVED:
-        answers, value = reloaded[f"{name}-{around}"], AROUND[around][0](tf.sin, tf.constant(X))
-        for run in ("function", "signature", "v1 loader"):
-            assert answers[run][1] == 0, run
-            np.testing.assert_allclose(answers[run][0], value, rtol=1e-15)
-        assert answers["gradient"][1] == AROUND[around][2]
+    """Python's functions are not there, so they would fail if they ran."""
+    model = tf.Module()
+    for i, (name, around) in enumerate(SAVED):
+        (tmp_path / f"{i}").mkdir()
+        signature = [tf.TensorSpec([3], tf.float64)]
+        setattr(model, f"{i}", tf.function(around_function(name, around), input_signature=signature))
+    tf.saved_model.save(model, tmp_path / "model")
+    for ops in in_a_process(ops_of_a_saved_model, tmp_path, tmp_path / "model", tmp_path, disable="0"):
+        assert "Sin" in ops
+        assert not (OURS | {"PyFuncStateless", "Cos"}) & set(ops)
 
 
 def test_a_dataset():

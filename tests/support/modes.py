@@ -1,11 +1,17 @@
 """The modes in which TensorFlow runs a function, to compare first and second derivatives or vector-Jacobian products."""
 
+import dataclasses
 import functools
+import pathlib
+import pickle
+from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from .processes import run_python
+from .sources import ROOT
 
 # Ways to run a function of Tensors.
 RUNS = {"eager": lambda f: f, "traced": tf.function, "jit": functools.partial(tf.function, jit_compile=True)}
@@ -97,13 +103,16 @@ def vjp(compute, sources, dy=None):
     return value, tape.gradient(value, sources, output_gradients=dy)
 
 
+def source_of(arg):
+    """What TensorFlow differentiates with respect to: a Tensor, or the variable of Keras's variable or of a layer."""
+    arg = getattr(arg, "kernel", arg)
+    value = getattr(arg, "value", None)
+    return value if isinstance(value, tf.Variable) else arg
+
+
 def tape_vjp(function, args, dy):
     """The value of `function(*args)` and its gradients for the upstream `dy`; None for arguments that do not matter."""
-    with tf.GradientTape() as tape:
-        for arg in args:
-            tape.watch(arg)
-        value = function(*args)
-    return value, tape.gradient(value, args, output_gradients=dy)
+    return vjp(lambda: function(*args), [source_of(arg) for arg in args], dy)
 
 
 def gradients(mode, function, sources, dy):
@@ -117,21 +126,56 @@ def to_numpy(structure):
     )
 
 
+def constants(arrays):
+    return tf.nest.map_structure(tf.constant, arrays)
+
+
+# The modes below take a function, its arguments and the upstream gradient. An argument that is a function makes a variable.
+
+
+def made(args):
+    """The arguments, and a function from Tensors in the place of the arrays to the whole list."""
+    args = [arg() if callable(arg) else tf.constant(arg) for arg in args]
+
+    def with_tensors(tensors):
+        tensors = iter(tensors)
+        return [next(tensors) if isinstance(arg, tf.Tensor) else arg for arg in args]
+
+    return args, with_tensors
+
+
+def tensors_of(args):
+    return [arg for arg in args if isinstance(arg, tf.Tensor)]
+
+
 def eager(function, args, dy):
-    return to_numpy(tape_vjp(function, [tf.constant(a) for a in args], tf.constant(dy)))
+    return to_numpy(tape_vjp(function, made(args)[0], constants(dy)))
+
+
+def around_a_function(function, args, dy):
+    """The tape is outside of the tf.function."""
+    args, with_tensors = made(args)
+    traced = tf.function(lambda *tensors: function(*with_tensors(tensors)), autograph=False)
+    return to_numpy(tape_vjp(lambda *args: traced(*tensors_of(args)), args, constants(dy)))
 
 
 def _traced_with(shape_of, **options):
     """Traced for Tensors whose shapes are known as far as `shape_of` tells."""
 
     def mode(function, args, dy):
-        tensors = [tf.constant(a) for a in [*args, dy]]
+        args, with_tensors = made(args)
+        tensors, dy = tensors_of(args), constants(dy)
 
-        @tf.function(input_signature=[tf.TensorSpec(shape_of(t), t.dtype) for t in tensors], autograph=False, **options)
-        def run(*tensors):
-            return tape_vjp(function, list(tensors[:-1]), tensors[-1])
+        def spec(tensor):
+            return tf.TensorSpec(shape_of(tensor), tensor.dtype)
 
-        return to_numpy(run(*tensors))
+        specs = tf.nest.map_structure(spec, (tensors, dy))
+
+        @tf.function(input_signature=specs, autograph=False, **options)
+        def run(tensors, dy):
+            return tape_vjp(function, with_tensors(tensors), dy)
+
+        return to_numpy(run(tensors, dy))
 
     return mode
 
@@ -150,13 +194,22 @@ jit = _traced_with(_whole_shape, jit_compile=True)
 
 def tf1_session(function, args, dy):
     """A TensorFlow 1 graph with placeholders of unknown shape, tf.gradients, and a session."""
+    fed = []
+
+    def placeholder(array):
+        array = np.asarray(array)
+        fed.append((tf.compat.v1.placeholder(array.dtype), array))
+        return fed[-1][0]
+
     with tf.Graph().as_default():
-        placeholders = [tf.compat.v1.placeholder(tf.as_dtype(a.dtype)) for a in [*args, dy]]
-        value = function(*placeholders[:-1])
-        gradients = tf.gradients(value, placeholders[:-1], grad_ys=placeholders[-1])
+        args = [arg() if callable(arg) else placeholder(arg) for arg in args]
+        upstream = tf.nest.map_structure(placeholder, dy)
+        value = function(*args)
+        gradients = tf.gradients(value, [source_of(arg) for arg in args], grad_ys=upstream)
         fetches = {"value": value} | {str(i): g for i, g in enumerate(gradients) if g is not None}
         with tf.compat.v1.Session() as session:
-            fetched = session.run(fetches, dict(zip(placeholders, [*args, dy], strict=True)))
+            session.run(tf.compat.v1.global_variables_initializer())
+            fetched = session.run(fetches, dict(fed))
     return fetched["value"], [fetched.get(str(i)) for i in range(len(args))]
 
 
@@ -168,6 +221,74 @@ VJP_MODES = {
     "jit": jit,
     "jit_unknown_dims": _traced_with(_rank_alone, jit_compile=True),
     "tf1_session": tf1_session,
+}
+
+
+def tangents_times_dy(function, args, dy):
+    """Forward mode: the tangents in each direction of each argument, times dy. Zeros where a tape gives None."""
+    args, dy = made(args)[0], constants(dy)
+    sources = [source_of(arg) for arg in args]
+
+    def along(source, direction):
+        with tf.autodiff.ForwardAccumulator(source, direction) as accumulator:
+            value = function(*args)
+        tangents = accumulator.jvp(value, unconnected_gradients="zero")
+        products = tf.nest.map_structure(lambda t, dy: tf.reduce_sum(tf.convert_to_tensor(t) * dy), tangents, dy)
+        return sum(tf.nest.flatten(products)).numpy()
+
+    def gradient(source):
+        directions = np.eye(int(np.prod(source.shape))).reshape([-1, *source.shape])
+        found = [along(source, tf.constant(each, source.dtype)) for each in directions]
+        return np.reshape(found, source.shape)
+
+    return to_numpy(function(*args)), [gradient(source) for source in sources]
+
+
+@dataclasses.dataclass
+class Case:
+    """A function, its arguments (an array, or a function that makes a variable), and its gradients for the upstream dy.
+
+    `otherwise` has the modes with another outcome: other gradients, or an error.
+    """
+
+    function: Any
+    args: list
+    gradients: list
+    dy: Any
+    value: Any = None
+    otherwise: dict = dataclasses.field(default_factory=dict)
+
+    def check(self, mode, run):
+        """Runs it in a mode, a function of the case, and compares."""
+        expected = self.otherwise.get(mode, self.gradients)
+        if not isinstance(expected, list):
+            with pytest.raises(expected):
+                run(self)
+            return
+        value, found = run(self)
+        if self.value is not None:
+            assert_all_close(tf.nest.flatten(value), tf.nest.flatten(self.value), rtol=1e-6)
+        assert len(found) == len(expected)
+        for i, (actual, wanted) in enumerate(zip(found, expected, strict=True)):
+            if wanted is None:
+                assert actual is None or (mode in ("around", "forward", "reloaded") and not np.any(actual)), i
+            else:
+                np.testing.assert_allclose(actual, wanted, rtol=1e-6, atol=1e-12, err_msg=f"argument {i}")
+
+
+def _of_case(mode):
+    return lambda case: mode(case.function, case.args, case.dy)
+
+
+# Beside these, `reloaded` in a fresh process.
+CASE_MODES = {
+    "eager": _of_case(eager),
+    "traced": _of_case(traced),
+    "around": _of_case(around_a_function),
+    "unknown_dims": _of_case(VJP_MODES["traced_unknown_dims"]),
+    "jit": _of_case(jit),
+    "tf1": _of_case(tf1_session),
+    "forward": _of_case(tangents_times_dy),
 }
 
 
@@ -288,30 +409,41 @@ GRAPH_MODES = {
 }
 
 
-_VJP = """
-import sys
-import numpy as np
-import tensorflow as tf
-import tf_cg_ops
-model = tf.saved_model.load(sys.argv[1])
-arguments, dy = ([tf.constant(value) for value in np.load(path).values()] for path in sys.argv[2:4])
-sources = [x for x in arguments if x.dtype.is_floating] + [model.v]
-with tf.GradientTape() as tape:
-    tape.watch(sources)
-    values = tf.nest.flatten(model.f(*arguments))
-np.savez(sys.argv[4], *values, *map(tf.convert_to_tensor, tape.gradient(values, sources, output_gradients=dy)), model.v)
-"""
+def run_in_a_fresh_process(model, tasks, folder):
+    """Saves and loads; for each function in `tasks`, what `reload.py` found, or the text of an error.
+
+    A task has the arguments and the upstream gradients (an argument that is a string names a variable of the model), or x,
+    dy and the names of modes.
+    """
+    tf.saved_model.save(model, folder / "model")
+    (folder / "tasks").write_bytes(pickle.dumps(tasks))
+    program = pathlib.Path(__file__).with_name("reload.py").read_text()
+    arguments = folder / "model", folder / "tasks", folder / "results"
+    run_python(program, *arguments, cwd=folder, environment={"PYTHONPATH": str(ROOT)})
+    return pickle.loads((folder / "results").read_bytes())
+
+
+def orders_in_a_fresh_process(functions, x, dy, folder):
+    """Saves and loads functions of x, each with modes. For each, value, first and second derivatives by mode."""
+    model, tasks = tf.Module(), {}
+    for number, (function, modes) in enumerate(functions.values()):
+        traced = tf.function(function, input_signature=[tf.TensorSpec(x.shape, x.dtype)])
+        setattr(model, f"f{number}", traced)
+        # The variables that the function reads.
+        setattr(model, f"f{number}_variables", traced.get_concrete_function().variables)
+        tasks[f"f{number}"] = x, dy, modes
+    found = run_in_a_fresh_process(model, tasks, folder)
+    return {name: found[f"f{number}"] for number, name in enumerate(functions)}
 
 
 def vjp_in_a_fresh_process(model, arguments, dy, folder):
     """Saves and loads; returns the values of `model.f`, its gradients by the arguments and by `model.v`, and `model.v`."""
-    tf.saved_model.save(model, folder / "model")
-    paths = [folder / f"{name}.npz" for name in ("arguments", "dy", "results")]
-    np.savez(paths[0], *arguments)
-    np.savez(paths[1], *dy)
-    run_python(_VJP, folder / "model", *paths, cwd=folder)
-    with np.load(paths[2]) as results:
-        return list(results.values())
+    tasks = {"f": ([*map(np.asarray, arguments), "v"], list(map(np.asarray, dy)))}
+    values, gradients, variables = run_in_a_fresh_process(model, tasks, folder)["f"]
+    floats = [
+        g for g, arg in zip(gradients, tasks["f"][0], strict=True) if isinstance(arg, str) or arg.dtype.kind == "f"
+    ]
+    return [*values, *floats, *variables]
 
 
 tf1 = tf.compat.v1

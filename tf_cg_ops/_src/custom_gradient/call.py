@@ -1,5 +1,6 @@
 """Calls a decorated function: computes the value and attaches the gradient function."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -11,8 +12,10 @@ import tensorflow as tf
 from tf_cg_ops._src.core import pytree, tapes, text, tf_internal
 from tf_cg_ops._src.core.signature import bind
 from tf_cg_ops._src.core.tf_internal import EagerTensor
-from tf_cg_ops._src.core.variables import (
-    as_variable,
+from tf_cg_ops._src.core.variables import as_variable
+from tf_cg_ops._src.custom_gradient import graph_rule, traced_rule, unused_outputs
+from tf_cg_ops._src.custom_gradient.checks import GradientChecks, takes_variables
+from tf_cg_ops._src.custom_gradient.variables import (
     call_and_note_reads,
     can_have_gradient,
     captured_variables,
@@ -20,8 +23,6 @@ from tf_cg_ops._src.core.variables import (
     reference_variables,
     variables_in,
 )
-from tf_cg_ops._src.custom_gradient import graph_rule, traced_rule, unused_outputs
-from tf_cg_ops._src.custom_gradient.checks import GradientChecks, takes_variables
 from tf_cg_ops._src.custom_gradient.wording import CUSTOM_GRADIENT, Wording
 from tf_cg_ops._src.keras import dispatch, keras_internal
 
@@ -137,7 +138,9 @@ def call_with_gradient(
     # Read before the call, which can assign a variable: the gradient belongs to the values that the function got.
     inputs = [pytree.tensors_for_gradients(value) for value in arguments.values]
 
-    value, grad_fn, variables = _compute(compute or function, function, args, kwargs, wording, arguments, is_eager)
+    scope = contextlib.nullcontext() if compute or is_eager else traced_rule.value(saved_orders)
+    with scope:
+        value, grad_fn, variables = _compute(compute or function, function, args, kwargs, wording, arguments, is_eager)
     scopes = keras_internal.current_scopes()
     if is_eager and type(value) is EagerTensor and not variables and not isinstance(grad_fn, GradFn):
         # A shortcut for nearly every eager call: the rest would do the same in twice the time.

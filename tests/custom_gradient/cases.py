@@ -1,0 +1,600 @@
+"""The cases of test_modes.py: arguments, variables, composites, unused outputs, returned variables, `needed`.
+
+No rule is the derivative of its function, so that nothing else can give its numbers.
+"""
+
+import collections
+import functools
+import itertools
+import types
+
+import attrs
+import keras
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+import tf_cg_ops as cg
+
+from ..support.modes import Case, tape_vjp
+
+X, Y, DY = np.array([1.0, 2.0]), np.array([3.0, 4.0]), np.array([1.0, 10.0])
+CASES = {}
+
+
+def case(name, function, args, gradients, dy=DY, **more):
+    assert name not in CASES
+    CASES[name] = Case(function, args, gradients, dy, **more)
+
+
+def variable(*values, **options):
+    return lambda: tf.Variable(np.array(values), **options)
+
+
+def with_rule(function, rule):
+    decorated = cg.custom_jvp(function)
+    decorated.defjvp(rule)
+    return decorated
+
+
+def by_each(value, rule, tangent):
+    """The same function with each decorator. The rule takes the arguments and the upstream gradients."""
+    return {
+        "custom_gradient": cg.custom_gradient(lambda *args: (value(*args), functools.partial(rule, args))),
+        "custom_vjp": cg.custom_vjp(lambda *args: (value(*args), args), rule),
+        "custom_jvp": with_rule(value, tangent),
+    }
+
+
+# Arguments and results
+
+
+@cg.custom_gradient
+def weighted(x, y, *, a=2.0, b=3.0):
+    def grad_fn(dy):
+        return 10.0 * a * dy, 100.0 * b * dy, 7.0 * tf.reduce_sum(dy), 9.0 * tf.reduce_sum(dy)
+
+    return a * x + b * y, grad_fn
+
+
+def weighted_by_name(x, y, a, b):
+    return weighted(b=b, y=y, a=a, x=x)
+
+
+NUMBERS = [np.array(4.0), np.array(6.0)]
+case("keywords", weighted_by_name, [X, Y, *NUMBERS], [40 * DY, 600 * DY, 77.0, 99.0], value=4 * X + 6 * Y)
+case("numbers by name", lambda x, y: weighted(x, y=y, b=3.0, a=2.0), [X, Y], [20 * DY, 300 * DY])
+
+Pair = collections.namedtuple("Pair", ["first", "second"])
+
+
+@cg.custom_gradient
+def of_structures(tree, pair):
+    total = tree["a"] + tree["b"][0] + pair.first * pair.second
+
+    def grad_fn(dparts0, dparts1, dsum):  # In the order of tf.nest, which sorts the keys.
+        dy = dsum + 10.0 * dparts0 + 100.0 * dparts1
+        return {"a": dy, "b": [2.0 * dy]}, Pair(3.0 * dy, None)
+
+    return {"sum": total, "parts": (2.0 * total, [3.0 * total])}, grad_fn
+
+
+def call_of_structures(a, b, c):
+    result = of_structures({"b": [b], "a": a}, Pair(second=b, first=c))
+    assert list(result) == ["sum", "parts"]
+    return result["sum"] + result["parts"][0] * 5.0 + result["parts"][1][0] * 7.0
+
+
+case("structures", call_of_structures, [X, Y, X], [751 * DY, 2 * 751 * DY, 3 * 751 * DY])
+
+
+class Options(dict):
+    """A dict with attributes, which a copy has, too."""
+
+
+of_mapping = cg.custom_gradient(lambda d: (d["a"] * d["b"], lambda dy: (3.0 * dy, 5.0 * dy)))
+for make in types.MappingProxyType, Options:
+    case(make.__name__, lambda a, b, make=make: of_mapping(make({"a": a, "b": b})), [X, Y], [3 * DY, 5 * DY])
+
+
+@cg.custom_gradient
+def with_python_objects(x, mode, count, nothing, callback, array):
+    assert (mode, nothing) == ("fast", None)
+    return callback(x) * count + array, lambda dy: (17.0 * dy, None, None, None, None, None)
+
+
+def call_with_python_objects(x):
+    return with_python_objects(x, "fast", 3, None, tf.sin, np.ones(2))
+
+
+case("arguments that are not Tensors", call_with_python_objects, [X], [17 * DY], value=3 * np.sin(X) + 1)
+
+
+@cg.custom_gradient
+def with_other_results(x):
+    def grad_fn(dy, dcount, dnone, dtext, dnumber, dunused):
+        assert (dnone, dtext) == (None, None)
+        assert dcount.dtype == dnumber.dtype == tf.int32
+        shapes_fit = tf.zeros_like(dunused) + tf.cast(tf.zeros_like(dcount), dunused.dtype)
+        return 6.0 * dy + tf.reduce_sum(shapes_fit)
+
+    return (2.0 * x, tf.cast(x, tf.int32), None, "text", 3, tf.concat([x, x[:1]], 0)[:-1]), grad_fn
+
+
+def first_of_other_results(x):
+    y, count, nothing, text, _, _ = with_other_results(x)
+    assert (nothing, text, count.dtype) == (None, "text", tf.int32)
+    return y
+
+
+case("results without an upstream gradient", first_of_other_results, [X], [6 * DY], value=2 * X)
+
+twice = cg.custom_gradient(lambda x, y: (x * y, lambda dy: (3.0 * dy, 50.0 * dy)))
+case("one Tensor as two arguments", lambda x: twice(x, x), [X], [53 * DY], value=X**2)
+
+
+@cg.custom_gradient
+def with_options(x, k=2.0, training=False, name=None):
+    return x * float(k), lambda dy: 10.0 * k * dy if training else float(k) * dy
+
+
+def calls_with_options(x):
+    """A tf.function passes keywords and defaults by position."""
+    itself = tf.function(with_options)
+    return with_options(x, k=3.0) + itself(x) + itself(x, training=True, name="n")
+
+
+case("gradients for Tensors alone", calls_with_options, [X], [(3 + 2 + 20) * DY])
+
+
+@attrs.define
+class Attrs:
+    a: object
+    b: object
+
+
+# Functions that swap the two parts of a structure; 7 and 5 are the factors of the gradients.
+SPECS = Attrs(tf.TensorSpec([2], tf.float64), tf.TensorSpec([2], tf.float64))
+SWAPS = by_each(
+    lambda p: Attrs(p.b, p.a),
+    lambda _, da, db: Attrs(7.0 * db, 5.0 * da),
+    lambda p, t: (None, Attrs(5.0 * t[0].b, 7.0 * t[0].a)),
+)
+SWAPS["numpy_function"] = cg.numpy_function(
+    lambda p: (Attrs(p.b, p.a), None), SPECS, vjp=lambda _, da, db: Attrs(7.0 * db, 5.0 * da)
+)
+
+
+def swapped(api, x, y):
+    value = SWAPS[api](Attrs(x, y))
+    assert type(value) is Attrs
+    return [value.a, value.b]
+
+
+for api in SWAPS:
+    # Python code has no tangents, and can neither be compiled nor saved.
+    errors = dict.fromkeys(["jit", "forward", "reloaded"], NotImplementedError) if api == "numpy_function" else {}
+    call = functools.partial(swapped, api)
+    case(f"{api} of an object", call, [X, Y], [700 * DY, 5 * DY], [DY, 100 * DY], otherwise=errors)
+
+# What makes a container of two Tensors, what takes them out again, and what changes the container.
+CHANGES = {
+    "an entry of a list": (lambda w, c: [w, c], lambda v: v, lambda v: v.__setitem__(1, 50.0)),
+    "a longer list": (lambda w, c: [w, c], lambda v: v[:2], lambda v: v.append(50.0)),
+    "another key": (lambda w, c: {"a": w, "b": c}, lambda v: (v["a"], v["b"]), lambda v: v.update(aa=X, y=3.0)),
+    "an inner list": (lambda w, c: (w, [c]), lambda v: (v[0], v[1][0]), lambda v: v[1].insert(0, 50.0)),
+}
+
+
+def changed_after_the_call(name, api, w, c):
+    make, items, change = CHANGES[name]
+
+    def value(v):
+        return items(v)[0] * items(v)[1]
+
+    def with_grad_fn(v):
+        w, c = items(v)
+        return value(v), lambda dy: (make(7.0 * dy * c, 5.0 * dy * w),)
+
+    def tangent(p, t):
+        (w, c), (tw, tc) = items(p[0]), items(t[0])
+        return None, 7.0 * tw * c + 5.0 * w * tc
+
+    container = make(w, c)
+    y = (cg.custom_gradient(with_grad_fn) if api == "custom_gradient" else with_rule(value, tangent))(container)
+    change(container)
+    return y
+
+
+for name, api in itertools.product(CHANGES, ("custom_gradient", "custom_jvp")):
+    call = functools.partial(changed_after_the_call, name, api)
+    case(f"{name} that changes after {api}", call, [X, Y], [7 * DY * Y, 5 * DY * X], value=X * Y)
+
+# Variables that a function reads, returns, or gets
+
+
+def linear(x, *variables):
+    """The gradient of the i-th one of grad_fn's list is 10**(i + 1) dy."""
+
+    @cg.custom_gradient
+    def function(x):
+        def grad_fn(dy, variables):
+            return 7.0 * dy, [10.0 ** (i + 1) * dy for i, _ in enumerate(variables)]
+
+        return x + tf.add_n([tf.convert_to_tensor(v) for v in variables]), grad_fn
+
+    return function(x)
+
+
+case(
+    "variables in the order of their creation",
+    lambda x, first, second, third: linear(x, third, first, second, first),
+    [X, *(variable(0.0, 0.0, name=name) for name in ("same", "a", "same"))],
+    [7 * DY, 10 * DY, 100 * DY, 1000 * DY],
+)
+
+
+def in_place(place, v, x):
+    if place == "cond":
+        return tf.cond(x[0] > 0, lambda: x * v, lambda: x)
+    if place == "while_loop":
+        return tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, x * v), (0, x))[1]
+    return tf.function(lambda x: x * v)(x)
+
+
+def reads_in_place(place, x, v):
+    rule = lambda dy, variables: (4.0 * dy, [6.0 * dy * x])  # noqa: E731
+    return cg.custom_gradient(lambda x: (in_place(place, v, x), rule))(x)
+
+
+for place in "cond", "while_loop", "function":
+    call = functools.partial(reads_in_place, place)
+    case(f"a variable in a {place}", call, [X, variable(2.0, 3.0)], [4 * DY, 6 * DY * X])
+
+
+def gradient_that_reads(x, scale):
+    function = cg.custom_gradient(lambda x: (x**2, lambda dy: 10.0 * dy * scale * x))
+    return tape_vjp(function, [x], tf.constant(DY))[1][0]
+
+
+for kind, scale in {"a variable": variable(*Y), "a Tensor": Y}.items():
+    second = [10 * DY**2 * Y, 10 * DY**2 * X]
+    case(f"second order by {kind} that only grad_fn reads", gradient_that_reads, [X, scale], second)
+
+
+def layer(library, policy):
+    policy = library.mixed_precision.Policy(policy) if library is tf_keras else policy
+    made = library.layers.Dense(2, use_bias=False, dtype=policy)
+    made.build([None, 2])
+    return made
+
+
+def weights_of_a_layer(layer):
+    @cg.custom_gradient
+    def function(x):
+        def grad_fn(dy, variables):
+            assert len(variables) == 1
+            return None, [tf.cast(tf.transpose(x), tf.float32) @ tf.cast(dy, tf.float32) * 10.0]
+
+        return layer(x), grad_fn
+
+    return tf.cast(function(tf.constant([[1.0, 2.0]])), tf.float32)
+
+
+for library, policy in itertools.product((keras, tf_keras), ("float32", "mixed_float16")):
+    make, dy = functools.partial(layer, library, policy), np.array([[1.0, 10.0]], np.float32)
+    case(f"weights of {library.__name__} in {policy}", weights_of_a_layer, [make], [[[10, 100], [20, 200]]], dy)
+
+
+class OwnVariable(keras.Variable):
+    """A subclass in a user's module."""
+
+
+def autocast():
+    layer = tf_keras.layers.Layer(dtype=tf_keras.mixed_precision.Policy("mixed_float16"))
+    return layer.add_weight("v", [2], initializer=tf_keras.initializers.Constant(Y), dtype="float64")
+
+
+VARIABLES = {
+    "tf": variable(*Y),
+    "keras": lambda: keras.Variable(Y, dtype="float64"),
+    "subclass": lambda: OwnVariable(Y, dtype="float64"),
+    "tf_keras": autocast,
+    "frozen tf": variable(*Y, trainable=False),
+    "frozen keras": lambda: keras.Variable(Y, dtype="float64", trainable=False),
+}
+# The rules multiply by 7 for x, and by 5 for the variable, of which TensorFlow may not tell.
+READING = {
+    api: lambda x, v, api=api: by_each(
+        lambda x: x * v,
+        lambda args, dy, variables=(): (7.0 * dy, [5.0 * dy]) if variables else 7.0 * dy,
+        lambda p, t, variables=(), variable_tangents=(): (None, 7.0 * t[0] + sum(5.0 * t for t in variable_tangents)),
+    )[api](x)
+    for api in ("custom_gradient", "custom_vjp", "custom_jvp")
+}
+RETURNING = {
+    api: lambda x, v, api=api: by_each(
+        lambda x: [2.0 * x, v], lambda args, dx, dv: 7.0 * dx, lambda p, t: (None, [7.0 * t[0], None])
+    )[api](x)
+    for api in READING
+}
+RETURNING_BY_RULE = {
+    api: lambda x, v, api=api: by_each(
+        lambda x: [2.0 * x, v],
+        lambda args, dx, dv, variables=None: (7.0 * dx, [5.0 * dv]),
+        lambda p, t, variables=None, variable_tangents=None: (None, [7.0 * t[0], 5.0 * variable_tangents[0]]),
+    )[api](x)
+    for api in READING
+}
+OF_TWO = by_each(
+    lambda a, b: a * b, lambda args, dy: (7.0 * dy, 500.0 * dy), lambda p, t: (None, 7.0 * t[0] + 500.0 * t[1])
+)
+of_a_dict = cg.custom_gradient(lambda d: (d["a"] * d["b"][0], lambda dy: {"b": [500.0 * dy], "a": 7.0 * dy}))
+passed_through = cg.grad_pass_through(lambda a, b: [a, b])
+OF_TWO |= {
+    "a dict": lambda a, b: of_a_dict({"b": [b], "a": a}),
+    "grad_pass_through": lambda a, b: 7.0 * passed_through(a, b)[0] + 500.0 * passed_through(a, b)[1],
+    "embed_gradient": lambda a, b: cg.embed_gradient(tf.multiply(a, b), [np.full(2, 7.0), np.full(2, 500.0)], [a, b]),
+}
+
+
+def passed_and_captured(x, passed, captured):
+    @cg.custom_gradient
+    def function(x, v):
+        def grad_fn(dy, variables):
+            assert len(variables) == 1
+            return (2.0 * dy, 3.0 * dy), [5.0 * dy]
+
+        return x * v + captured, grad_fn
+
+    return function(x, passed)
+
+
+for kind, make in VARIABLES.items():
+    # In a graph every variable that a tape watches counts, elsewhere the trainable ones, as with tf.custom_gradient.
+    untold = {mode: [7 * DY, None] for mode in ("eager", "tf1", "reloaded", "forward") if "frozen" in kind}
+    for api, reads in READING.items():
+        case(f"{api} reads a {kind} variable", reads, [X, make], [7 * DY, 5 * DY], otherwise=untold)
+    both = [X, make, variable(0.0, 0.0)]
+    case(f"a {kind} variable beside a captured one", passed_and_captured, both, [2 * DY, 3 * DY, 5 * DY])
+for api in READING:
+    case(f"{api} returns a variable", RETURNING[api], [X, variable(*Y)], [7 * DY, 100 * DY], [DY, 100 * DY])
+    call = RETURNING_BY_RULE[api]
+    case(f"{api} has a rule for what it returns", call, [X, variable(*Y)], [7 * DY, 500 * DY], [DY, 100 * DY])
+for (api, function), kind in itertools.product(OF_TWO.items(), ("tf", "keras")):
+    call = lambda v, function=function: function(v, getattr(v, "value", None) if type(v) is keras.Variable else v)  # noqa: E731
+    case(f"{api} of one {kind} variable twice", call, [VARIABLES[kind]], [507 * DY])
+
+
+def returned_twice(v):
+    value = cg.custom_gradient(lambda x: ({"a": v, "b": [v, x]}, lambda da, db, dx: 7.0 * dx))(tf.constant(X))
+    return [value["a"], value["b"][0]]
+
+
+case("a variable that is returned twice", returned_twice, [variable(*Y)], [101 * DY], [DY, 100 * DY])
+
+# Composite tensors and extension types
+
+
+@cg.custom_gradient
+def of_ragged(ragged):
+    def grad_fn(dy):
+        assert isinstance(dy, tf.RaggedTensor)
+        return dy.with_values(30.0 * dy.values)
+
+    return ragged * 2.0, grad_fn
+
+
+@cg.custom_gradient
+def of_sparse(sparse, x):
+    def grad_fn(dy):
+        return tf.SparseTensor(sparse.indices, 40.0 * tf.gather(dy, [0, 1]), sparse.dense_shape), None
+
+    return tf.sparse.to_dense(sparse)[:2] * x, grad_fn
+
+
+def ragged(values):
+    return of_ragged(tf.RaggedTensor.from_row_lengths(tf.ensure_shape(values, [2]), [1, 0, 1])).values
+
+
+case("a ragged tensor", ragged, [X], [30 * DY], value=2 * X)
+case("a sparse tensor", lambda x: of_sparse(tf.SparseTensor([[0], [1]], x, [3]), Y), [X], [40 * DY], value=X * Y)
+
+
+class Masked(tf.experimental.ExtensionType):
+    values: tf.Tensor
+    weights: tf.Tensor
+    mask: tf.Tensor
+
+
+class Batchable(tf.experimental.BatchableExtensionType):
+    values: tf.Tensor
+    weights: tf.Tensor
+    mask: tf.Tensor
+
+
+def to_tensor(m):
+    return m.values * m.weights
+
+
+def times(m, first, second):
+    return type(m)(first * m.values, second * m.weights, m.mask)
+
+
+TO_TENSORS = by_each(
+    to_tensor,
+    lambda args, dy: type(args[0])(7.0 * dy, 5.0 * dy, args[0].mask),
+    lambda p, t: (None, 7.0 * t[0].values + 5.0 * t[0].weights),
+)
+TO_EXTENSIONS = by_each(
+    lambda m: times(m, 2.0, 3.0), lambda args, dm: times(dm, 7.0, 5.0), lambda p, t: (None, times(t[0], 7.0, 5.0))
+)
+TO_EXTENSIONS["grad_pass_through"] = lambda m: times(cg.grad_pass_through(lambda m: m)(m), 7.0, 5.0)
+of_a_part = cg.custom_gradient(lambda d: (to_tensor(d["a"][0]) * 2.0, lambda dy: {"a": [times(d["a"][0], dy, dy)]}))
+# With materialize_grads=False a whole result can have None as its upstream gradient, but a part of it cannot.
+unused_part = cg.custom_vjp(lambda m: (m, ()), lambda _, dm: times(dm, 7.0, 5.0), materialize_grads=False)
+none_for_all = cg.custom_gradient(lambda m, x: (to_tensor(m) * x, lambda dy: (None, 7.0 * dy)))
+
+
+def extension(kind, x, y):
+    return kind(x, y, tf.constant([True, False]))
+
+
+def parts_of_result(function, kind, x, y):
+    result = function(extension(kind, x, y))
+    assert type(result) is kind
+    return [result.values, result.weights]
+
+
+for kind in Masked, Batchable:
+    for api, function in TO_TENSORS.items():
+        call = functools.partial(lambda f, kind, x, y: f(extension(kind, x, y)), function, kind)
+        case(f"{api} of a {kind.__name__}", call, [X, Y], [7 * DY, 5 * DY], value=X * Y)
+    for api, function in TO_EXTENSIONS.items():
+        call = functools.partial(parts_of_result, function, kind)
+        case(f"{api} to a {kind.__name__}", call, [X, Y], [7 * DY, 500 * DY], [DY, 100 * DY])
+case(
+    "a Masked in a dict",
+    lambda x, y: of_a_part({"a": [extension(Masked, x, y)]}),
+    [X, Y],
+    [DY * X, DY * Y],
+    value=2 * X * Y,
+)
+case("an unused part", lambda x, y: unused_part(extension(Masked, x, y)).values, [X, Y], [7 * DY, 0 * DY])
+case("None for all parts", lambda x, y: none_for_all(extension(Masked, x, y), x), [X, Y], [7 * DY, None])
+
+# Unused outputs. A missing upstream gradient adds to the gradient, so that the numbers tell.
+NOTES = [1000.0, 2000.0, 4000.0]
+
+
+def two_and_an_integer(x, *, used, **options):
+    """Some of sine and cosine, beside which the function returns an integer."""
+
+    def backward(x, *dys):
+        factors = zip(dys, (tf.cos(x), -tf.sin(x), 0.0 * x), NOTES, strict=True)
+        terms = [note if dy is None else factor * tf.cast(dy, x.dtype) for dy, factor, note in factors]
+        return sum(terms) + 0.0 * x
+
+    function = cg.custom_vjp(lambda x: ({"a": tf.sin(x), "b": [tf.cos(x), tf.argmax(x)]}, x), backward, **options)
+    value = tf.nest.flatten(function(x))
+    return [value[i] for i in used]
+
+
+for used in [0], [1], [0, 1]:
+    plain = sum([DY * np.cos(X), -DY * np.sin(X)][i] for i in used)
+    noted = plain + sum(note for i, note in enumerate(NOTES) if i not in used)
+    # A file has a rule for all outputs; forward mode transposes it.
+    all_outputs = {"reloaded": [plain + NOTES[2]], "forward": [plain]}
+    call = functools.partial(two_and_an_integer, used=used)
+    case(f"outputs {used}, zeros for others", call, [X], [plain], [DY] * len(used))
+    call = functools.partial(two_and_an_integer, used=used, materialize_grads=False)
+    case(f"outputs {used}, None for others", call, [X], [noted], [DY] * len(used), otherwise=all_outputs)
+
+sliced_or_unused = cg.custom_vjp(
+    lambda x: ((x, 2 * x), x),
+    lambda x, dy, unused: (tf.convert_to_tensor(dy) if unused is None else unused) * x**2,
+    materialize_grads=False,
+)
+case(
+    "slices are not None",
+    lambda x: tf.gather(sliced_or_unused(x)[0], [1, 0]),
+    [X],
+    [DY[::-1] * X**2],
+    otherwise={"reloaded": [0 * X], "forward": [0 * X]},
+)
+
+# `needed`: a gradient is multiplied by 100 if the other one is needed, too; one that is not needed is None.
+
+
+def backward_of_product(residuals, dy, needed):
+    x, y = residuals
+    dx, dy = dy * tf.cos(x) * y * (100.0 if needed[1] else 1.0), dy * tf.sin(x) * (100.0 if needed[0] else 1.0)
+    return dx if needed[0] else None, dy if needed[1] else None
+
+
+product = cg.custom_vjp(lambda x, y: (tf.sin(x) * y, (x, y)), backward_of_product)
+BY_X, BY_Y = DY * np.cos(X) * Y, DY * np.sin(X)
+# A graph is traced for all: tapes around it can watch either, and so can tapes around a loaded model.
+for name, call, arg, gradient in [
+    ("first", lambda x: product(x, tf.constant(Y)), X, BY_X),
+    ("second", lambda y: product(tf.constant(X), y), Y, BY_Y),
+]:
+    for_all = {mode: [100 * gradient] for mode in ("around", "reloaded", "tf1")}
+    case(f"the {name} is needed", call, [arg], [gradient], otherwise=for_all)
+case("both are needed", product, [X, Y], [100 * BY_X, 100 * BY_Y], otherwise={"forward": [BY_X, BY_Y]})
+
+named_needed = cg.custom_vjp(lambda x, needed: (x, x), lambda x, dy, needed: dy * needed, nondiff_argnames=["needed"])
+case("an argument of the name `needed`", lambda x: named_needed(x, 7.0), [X], [7 * DY])
+
+
+def needed_of_all_kinds(b, weight):
+    """A structure, other arguments, and a variable that is passed to one function and read by another."""
+
+    def forward(pair, mode, v, scale):
+        return pair["a"] * pair["b"] * v, (pair, tf.convert_to_tensor(v))
+
+    def backward(residuals, dy, scale, *, needed):
+        pair, v = residuals
+        rows = [dy * pair["b"] * v, scale * dy * pair["a"] * v, None, dy * pair["a"] * pair["b"]]
+        return [row if is_needed else None for row, is_needed in zip(rows, needed, strict=True)]
+
+    passed = cg.custom_vjp(forward, backward, nondiff_argnames=["scale"])
+    read = cg.custom_vjp(
+        lambda x: (x * weight, x),
+        lambda x, dy, needed, variables: (dy * 3.0 if needed[0] else None, [dy * (2.0 if needed == (True,) else 0.0)]),
+    )
+    return passed({"a": tf.constant(X), "b": b}, "mode", weight, scale=3.0) + read(b)
+
+
+case(
+    "needed of all kinds",
+    needed_of_all_kinds,
+    [Y, variable(*Y)],
+    [DY * (3 * X * Y + 3), DY * (X * Y + 2)],
+    otherwise={"forward": [DY * (3 * X * Y + 3), DY * X * Y]},
+)
+
+# custom_jvp
+
+MATRIX, VECTOR = np.array([[1.0, 2.0, 5.0], [3.0, 4.0, -7.0]]), np.array([0.5, -1.0, 2.0])
+
+
+def tangent_of_matvec(primals, tangents):
+    (matrix, vector), (by_matrix, by_vector) = primals, tangents
+    return None, 10 * tf.linalg.matvec(by_matrix, vector) + 100 * tf.linalg.matvec(matrix, by_vector)
+
+
+matvec = with_rule(tf.linalg.matvec, tangent_of_matvec)
+gradients = [10 * np.outer(DY, VECTOR), 100 * MATRIX.T @ DY]
+case("a tangent rule of two arguments", matvec, [MATRIX, VECTOR], gradients, value=MATRIX @ VECTOR)
+
+
+@functools.partial(cg.custom_jvp, nondiff_argnames=["scale"])
+def structured(inputs, *rest, scale=2.0, power):
+    return {"sum": scale * inputs["a"] + rest[0], "which": tf.argmax(rest[0]), "all": [inputs["b"][0] ** power]}
+
+
+@structured.defjvp
+def structured_jvp(primals, tangents, scale):
+    inputs, _, power = primals
+    by_inputs, by_first, by_power = tangents
+    assert (by_inputs["b"][1], by_power, scale, power) == (None, None, 3.0, 2)
+    sum_ = 5 * scale * by_inputs["a"] + 7 * by_first
+    return None, {"sum": sum_, "which": None, "all": [inputs["a"] * by_inputs["b"][0]]}
+
+
+def call_structured(a, b, c):
+    value = structured({"a": a, "b": [b, tf.constant(4)]}, c, scale=3.0, power=2)
+    assert value["which"].dtype == tf.int64
+    return [value["sum"], value["all"][0]]
+
+
+case("a tangent rule of structures", call_structured, [X, Y, X], [15 * DY, 2 * DY * X, 7 * DY], [DY, 2 * DY])
+
+sine_times = with_rule(
+    lambda x, y: tf.sin(x) * y, lambda p, t: (None, tf.cos(p[0]) * t[0] * p[1] + 7.0 * tf.sin(p[0]) * t[1])
+)
+for kind, constant in {"an array": Y, "a number of NumPy": np.float64(3.0), "a number": 3.0, "zeros": 0 * Y}.items():
+    call = functools.partial(sine_times, y=constant)
+    case(f"a tangent rule with {kind}", call, [X], [np.cos(X) * constant * DY])
+case("a tangent rule with an array first", functools.partial(sine_times, X), [Y], [7 * np.sin(X) * DY])

@@ -1,0 +1,64 @@
+"""Sends functions to other processes, which print their gradients, by cloudpickle and by multiprocessing."""
+
+import multiprocessing
+import pickle
+import subprocess
+import sys
+
+import cloudpickle
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+
+@cg.custom_gradient
+def function(x):
+    """Its rule calls the function itself."""
+    return tf.sin(x), lambda dy: dy * (2.0 + function(0.0 * x))
+
+
+vjp = cg.custom_vjp(lambda x: (tf.sin(x), x), lambda x, dy: 3.0 * dy)
+FACTOR = 4.0
+rounded = cg.straight_through(lambda x: tf.round(x), lambda x: FACTOR * x)
+
+
+@cg.custom_jvp
+def jvp(x):
+    return tf.sin(x)
+
+
+@jvp.defjvp
+def rule(primals, tangents):
+    return tf.sin(*primals), 5.0 * tangents[0]
+
+
+class Scale:
+    def __init__(self, factor):
+        self.factor = factor
+
+    @cg.custom_gradient
+    def method(self, x):
+        return tf.sin(x), lambda dy: self.factor * dy
+
+
+@cg.recompute_grad
+def recomputed(x):
+    return 7.0 * x
+
+
+def gradient(f):
+    x = tf.constant([0.3, -2.0])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = f(x)
+    return tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0])).numpy().tolist()
+
+
+CHILD = "import sys, pickle; f, g = pickle.load(sys.stdin.buffer); print([f(each) for each in g], end='')"
+
+if __name__ == "__main__":
+    sent = cloudpickle.dumps((gradient, [function, vjp, rounded, jvp, Scale(6.0).method, recomputed]))
+    print(subprocess.run([sys.executable, "-c", CHILD], input=sent, check=True, capture_output=True).stdout.decode())
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.map(gradient, [function, jvp, Scale(6.0).method, recomputed]))
+    print(pickle.loads(pickle.dumps(function)) is function)

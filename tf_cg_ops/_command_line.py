@@ -1,0 +1,234 @@
+"""Runs the commands of `tf-cg-ops`, once the arguments are parsed."""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import sys
+import zipfile
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_cg_ops import _demo, rules, saved_model, testing
+from tf_cg_ops._src.core import text
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs a command that `tf_cg_ops_cli` has parsed, and returns the exit status."""
+    commands = {
+        "strip": _strip,
+        "override": _override,
+        "adopt": _adopt,
+        "compare": _compare,
+        "audit": _audit,
+        "inspect": _inspect,
+        "demo": lambda options: _demo.run_quick() if options.quick else _demo.run(options.output),
+    }
+    try:
+        return commands[options.command](options)
+    except BrokenPipeError:
+        _redirect_to_null(sys.stdout)
+    except Exception as error:
+        _print_to_stderr(_error_line(options.command, error))
+    return 1
+
+
+def _error_line(command: str, error: Exception) -> str:
+    """The line to print about an error: its own message if this library wrote it."""
+    message = str(error)
+    if message.startswith(("saved_model.", "audit: ", "tf_cg_ops")):
+        return message
+    if isinstance(error, OSError):
+        return (
+            f"tf-cg-ops {command}: the operating system reports: {_os_reason(error)}. Check that path, its permissions "
+            "and the space on the disk."
+        )
+    got = f"{type(error).__name__}: {message.strip()}".partition("\n")[0].rstrip(".: ")
+    return (
+        f"tf-cg-ops {command}: unexpected error: {got}. Call the function of that name in Python to see the traceback, "
+        "and please report it."
+    )
+
+
+def _os_reason(error: Exception) -> str:
+    """The message of the operating system; for several files, the message about the first one."""
+    text = str(error.args[0][0][2] if isinstance(error, shutil.Error) else error)
+    return re.sub(r"^\[Errno \d+\] ", "", text.partition("\n")[0]).rstrip(".")
+
+
+def _print_to_stderr(line: str) -> None:
+    """Prints an error or a step. The command goes on even if the stream is closed."""
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except OSError:
+        _redirect_to_null(sys.stderr)
+
+
+def _print_output(command: str, text: str, state: str) -> int:
+    """Prints the output and returns the exit status. The reader of a pipe may close it early."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        _redirect_to_null(sys.stdout)
+    except (OSError, UnicodeEncodeError) as error:
+        _redirect_to_null(sys.stdout)
+        _print_to_stderr(
+            f"tf-cg-ops {command}: the output cannot be printed: {_os_reason(error)}. Redirect it to another place; "
+            f"{state}."
+        )
+        return 1
+    return 0
+
+
+def _redirect_to_null(stream: Any) -> None:
+    """Discards a stream, because at the end Python writes the rest of its buffer and would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _strip(options: argparse.Namespace) -> int:
+    report = saved_model.strip(options.source, options.target, check=options.check)
+    return _print_output("strip", str(report), f"'{report.target}' is written")
+
+
+def _override(options: argparse.Namespace) -> int:
+    chosen = {
+        op_type: getattr(rules, name)(**limit) if limit else getattr(rules, name)
+        for op_type, name, limit in options.rules
+    }
+    unmatched = "ignore" if options.ignore_unmatched else "error"
+    report = saved_model.override(
+        options.source, options.target, chosen, inside=options.inside, unmatched=unmatched, check=options.check
+    )
+    return _print_output("override", str(report), f"'{report.target}' is written")
+
+
+def _adopt(options: argparse.Namespace) -> int:
+    gradients = options.gradients
+    if options.place:
+        gradients = {name: getattr(rules, gradient, gradient) for name, gradient in options.place}
+        gradients = {**_all_places(options), **gradients}
+    report = saved_model.adopt(options.source, options.target, gradients, check=options.check)
+    return _print_output("adopt", str(report), f"'{report.target}' is written")
+
+
+def _all_places(options: argparse.Namespace) -> dict[str, str]:
+    """The gradient of each place, by function and node, that no option names."""
+    if options.gradients == "saved":
+        return {}  # The default.
+    named = {name for name, _ in options.place}
+    found = [found for found in saved_model.inspect(options.source) if found.kind == "tf.custom_gradient"]
+    places = [(f"{each.function}/{each.node}" if each.function else each.node, each.node) for each in found]
+    return {place: options.gradients for place, node in places if place not in named and node not in named}
+
+
+def _compare(options: argparse.Namespace) -> int:
+    loaded = tf.saved_model.load(str(options.path)) if options.inputs else None
+    inputs = _read_inputs("saved_model.compare", options.inputs, list(loaded.signatures)) if loaded else None
+    found = saved_model.compare(options.path, options.other, inputs)
+    lines = [str(each) for each in found] or ["nothing that could be called"]
+    status = int(any(each.verdict == "different" for each in found))
+    return _print_output("compare", "\n".join(lines), "nothing was changed") or status
+
+
+def _read_inputs(
+    api: str, file: pathlib.Path, signatures: list[str], default: str | None = None
+) -> dict[str, dict[str, np.ndarray]]:
+    """Inputs from an .npz file, by signature and argument. Names can leave out the default, or the only signature."""
+    default = signatures[0] if len(signatures) == 1 else default
+    expected = "SIGNATURE/ARGUMENT" + (" or ARGUMENT" if default else "")
+
+    def wrong_file(got: str) -> ValueError:
+        return ValueError(
+            f"{api}: '{file}' must be an .npz file with arrays named {expected}, got {got}. Write it with numpy.savez."
+        )
+
+    try:
+        arrays = np.load(file)
+        if isinstance(arrays, np.ndarray):
+            raise ValueError("a single array")
+        with arrays:
+            arrays_by_name = dict(arrays)
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise wrong_file(str(error).partition("\n")[0].rstrip(".")) from error
+    inputs: dict[str, dict[str, np.ndarray]] = {}
+    for name, array in arrays_by_name.items():
+        signature, separator, argument = name.partition("/")
+        if not separator and default:
+            signature, argument = default, name
+        elif not separator:
+            raise wrong_file(f"an array named {name}")
+        inputs.setdefault(signature, {})[argument] = array
+    return inputs
+
+
+def _audit(options: argparse.Namespace) -> int:
+    loaded = _load_with_signatures(options.path)
+    signatures = loaded.signatures
+    name = options.signature or ("serving_default" if "serving_default" in signatures else next(iter(signatures)))
+    if name not in signatures:
+        raise ValueError(
+            f"audit: --signature must name a signature of '{options.path}', got '{name}'. It has "
+            f"{text.quoted(sorted(signatures))}."
+        )
+    inputs = options.inputs and _read_inputs("audit", options.inputs, list(signatures), name)
+    if inputs is not None and name not in inputs:
+        raise ValueError(
+            f"audit: '{options.inputs}' must hold arrays named {name}/ARGUMENT, got {text.quoted(inputs)}."
+        )
+    like = dict.fromkeys(options.intended)
+    report = testing.audit(signatures[name], inputs and inputs[name], like=like, progress=_print_to_stderr)
+    if options.html is not None:
+        options.html.write_text(report.to_html(), encoding="utf-8")
+    return _print_output("audit", str(report), "nothing was changed") or int(bool(report.wrong))
+
+
+def _load_with_signatures(path: pathlib.Path) -> Any:
+    """Loads a SavedModel; ValueError if it has no signature. The signatures do not keep its variables alive."""
+    loaded = tf.saved_model.load(str(path))
+    if not loaded.signatures:
+        raise ValueError(
+            f"audit: '{path}' must have a signature, got none. Load it in Python, and pass one of its functions "
+            "to tf_cg_ops.testing.audit."
+        )
+    return loaded
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    found = saved_model.inspect(options.path)
+    as_json = json.dumps([asdict(gradient) for gradient in found], indent=2)
+    output = as_json if options.json else _gradient_table(found)
+    return _print_output("inspect", output, "the model was not changed")
+
+
+def _gradient_table(found: list[saved_model.EmbeddedGradient]) -> str:
+    """A row for each gradient, and the errors below."""
+    if not found:
+        return "The model has no custom gradients."
+    head = ("function", "operation", "kind", "of", "value", "gradients", "rule")
+    rows = [head, *map(_table_row, found)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    errors = [f"{gradient.node}: {gradient.error}" for gradient in found if gradient.error]
+    return "\n".join([*lines, *(["", *errors] if errors else [])])
+
+
+def _table_row(gradient: saved_model.EmbeddedGradient) -> tuple[str, ...]:
+    def shape_text(shape: tuple[int | None, ...] | None) -> str:
+        return "[...]" if shape is None else "[" + ", ".join("?" if dim is None else str(dim) for dim in shape) + "]"
+
+    values = zip(gradient.dtypes, gradient.shapes, strict=True)
+    rule = "" if gradient.rule_ops is None else text.count(gradient.rule_ops, "operation")
+    return (
+        gradient.function or "(graph)",
+        gradient.node,
+        gradient.kind,
+        gradient.user_function,
+        ", ".join(dtype + shape_text(shape) for dtype, shape in values),
+        str(gradient.inputs_with_gradients),
+        "error, see below" if gradient.error else rule,
+    )
