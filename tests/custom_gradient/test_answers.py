@@ -126,6 +126,11 @@ REFUSED = {
         "must return gradients with one meaning, got gradients that can be those of 'x[0]', 'x[1]', 'flag', or those of "
         "'x', 'flag', 'y'. Return one gradient, or None, for each of 'x', 'flag', 'y'.",
     ),
+    "flat, or None for an empty list": (
+        *(of_flag, lambda f, x, y, z: f([x, y], z, []), lambda a, b, c: (None, c, None)),
+        "must return gradients with one meaning, got gradients that can be those of 'x[0]', 'x[1]', 'flag', or those of "
+        "'x', 'flag', 'y'. Return one gradient, or None, for each of 'x', 'flag', 'y'.",
+    ),
     "**kwargs without names": (
         *(of_keywords, lambda f, x, y, z: f(x, scale=y, bias=z, n=3), lambda a, b, c: [a, [None, c]]),
         "must return the gradients of '**options' in a dict with the keys 'scale', 'bias', got 3 gradients without names: "

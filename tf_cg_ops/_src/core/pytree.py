@@ -30,10 +30,15 @@ class Leaves:
     """The flat values of arguments, and their names as a user writes them: `x`, `x[0]`, `options['rate']`."""
 
     def __init__(
-        self, values: list[Any], find_arguments: Callable[[], list[Argument]], has_keywords: bool = False
+        self,
+        values: list[Any],
+        find_arguments: Callable[[], list[Argument]],
+        has_keywords: bool = False,
+        has_empty: bool = False,
     ) -> None:
         self.values = values
         self.has_keywords = has_keywords
+        self.has_empty = has_empty  # Whether an argument, such as an empty list, has no leaves.
         self._find_arguments = find_arguments
 
     @functools.cached_property
@@ -77,7 +82,8 @@ def flatten_arguments(
     leaves = [(argument.name, leaf) for argument in arguments for leaf in tf.nest.flatten(argument.value)]
     for name, leaf in leaves:
         refuse_hidden_tensors(api, function, name, leaf)
-    return Leaves([leaf for _, leaf in leaves], lambda: arguments, bool(kwargs))
+    has_empty = len({name for name, _ in leaves}) < len(arguments)
+    return Leaves([leaf for _, leaf in leaves], lambda: arguments, bool(kwargs), has_empty)
 
 
 def _arguments(

@@ -33,13 +33,14 @@ def read(wording: Wording, function: str, answer: Any, arguments: pytree.Leaves,
     subject = wording.subject_of(function)
     answer = opened(subject, answer)
     flat: Any = None if has_mapping(answer) else [] if answer is None and not kinds else tf.nest.flatten(answer)
-    is_full = flat is not None and len(flat) == len(kinds)
+    has_parts = wording.names_keywords and arguments.has_empty  # Then a None can be for an empty list.
+    is_full = flat is not None and len(flat) == len(kinds) and not has_parts
     entries = flat if is_full else _only_reading(wording, function, answer, flat, arguments, kinds)
     last = arguments.arguments[-1] if arguments.has_keywords and wording.names_keywords and flat else None
     if last is not None and last.star == "**":
         first = len(kinds) - len(tf.nest.flatten(last.value))
-        kinds_by_key = tf.nest.pack_sequence_as(last.value, kinds[first:])
-        keys = [key for key in last.value if TENSOR in tf.nest.flatten(kinds_by_key[key])]
+        by_key = tf.nest.pack_sequence_as(last.value, kinds[first:])
+        keys = [key for key, inside in by_key.items() if TENSOR in tf.nest.flatten(inside)]
         if len(keys) > 1 and any(entry is not None for entry in entries[first:]):
             raise ValueError(
                 f"{subject} must return the gradients of '**{last.name}' in a dict with the keys {text.quoted(keys)}, "

@@ -80,8 +80,9 @@ class GradientChecks:
 
     def _of_arguments(self, answer: Any) -> list[Any]:
         flat = [answer] if type(answer) is EagerTensor else answer
-        is_flat = type(flat) in (list, tuple) and len(flat) == len(self.inputs) and not self.arguments.has_keywords
-        if is_flat and all(map(_fits_exactly, flat, self.inputs)):
+        is_flat = type(flat) in (list, tuple) and len(flat) == len(self.inputs)
+        has_parts = self.arguments.has_keywords or self.arguments.has_empty
+        if is_flat and not has_parts and all(map(_fits_exactly, flat, self.inputs)):
             return list(flat)
         checked: list[Any] = []
         kinds = [_kind_of(*leaf) for leaf in zip(self.arguments.values, self.inputs, strict=True)]
