@@ -106,7 +106,9 @@ def run_traced(name, around):
 def in_a_process(function, folder, *arguments, disable="1"):
     """What a function of this module returns in a process of its own, where the variable is read once."""
     code = "import json, sys, tensorflow as tf\n"
-    code += "tf.config.threading.set_inter_op_parallelism_threads(2)\n"  # With one, as on one core, it waits for itself.
+    code += (
+        "tf.config.threading.set_inter_op_parallelism_threads(2)\n"  # With one, as on one core, it waits for itself.
+    )
     code += f"from {__name__} import {function.__name__} as f; print(json.dumps(f(*sys.argv[1:])))"
     environment = {"PYTHONPATH": str(ROOT), DISABLE: disable}
     return json.loads(run_python(code, *arguments, cwd=folder, environment=environment).stdout.splitlines()[-1])
