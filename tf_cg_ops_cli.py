@@ -103,6 +103,24 @@ def _parser() -> argparse.ArgumentParser:
         "listed by inspect; can be repeated",
     )
 
+    compare = _add_command(
+        commands,
+        "compare",
+        "compare the values and gradients of two SavedModels",
+        "Runs every signature and function of both models on the same inputs, and shows whether values and gradients "
+        "are equal, by how much they differ, or why they cannot be compared. The exit status is 1 if any differ.",
+        f"{_PROGRAM} compare trained_model model_for_serving",
+    )
+    compare.add_argument("path", metavar="A", type=pathlib.Path, help="the folder of a SavedModel")
+    compare.add_argument("other", metavar="B", type=pathlib.Path, help="the folder of another one")
+    compare.add_argument(
+        "--inputs",
+        metavar="FILE",
+        type=pathlib.Path,
+        help="an .npz file with arrays named SIGNATURE/ARGUMENT, or ARGUMENT if the model has a single signature "
+        "(default: small random inputs, made from the model's input specs)",
+    )
+
     audit = _add_command(
         commands,
         "audit",
@@ -168,13 +186,6 @@ def _add_copying(command: argparse.ArgumentParser) -> None:
         "target", metavar="TARGET", type=pathlib.Path, help="the folder to write, which must not exist yet"
     )
     command.add_argument("--no-check", dest="check", action="store_false", help="skip running and comparing the models")
-    command.add_argument(
-        "--inputs",
-        metavar="FILE",
-        type=pathlib.Path,
-        help="an .npz file with inputs for the comparison, named SIGNATURE/ARGUMENT, or ARGUMENT if the model has a "
-        "single signature (default: small random inputs, made from the model's input specs)",
-    )
 
 
 def _rule(argument: str) -> tuple[str, str, dict[str, float]]:
@@ -233,14 +244,14 @@ def main() -> int:
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, end)
-    from tf_cg_ops._src import command_line
+    from tf_cg_ops import _command_line
 
     # From here on a signal raises an exception, so that unfinished files are removed.
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
     try:
-        return command_line.run(options)
+        return _command_line.run(options)
     except KeyboardInterrupt as error:
         report_interruption(str(error) or "Ctrl-C")
         return 1

@@ -59,7 +59,6 @@ installed_tensorflow = repository_rule(
         "_imported": attr.label_list(default = [
             "//:build_ops/compiler.py",
             "//:build_ops/machine.py",
-            "//:build_ops/progress.py",
             "//:build_ops/tensorflow.py",
         ]),
     },

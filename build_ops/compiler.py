@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 
 from .cuda import Toolkit, announcement, find_toolkit
 from .machine import check_machine
-from .progress import tell
 from .sources import CUDA_SOURCES, SOURCES, SOURCES_WITH_CC, WITHOUT_CUDA, units
 from .tensorflow import require_tensorflow, tensorflow_flags
 
@@ -53,9 +52,10 @@ def build_libraries(folder: pathlib.Path) -> None:
     """Builds the op library, with GPU kernels if there is nvcc, and the library that needs libtensorflow_cc."""
     check_machine()
     tensorflow = require_tensorflow()
-    tell(f"compiling against {tensorflow.distribution} {tensorflow.version} ({tensorflow.environment.python})")
+    found = f"{tensorflow.distribution} {tensorflow.version} ({tensorflow.environment.python})"
+    print(f"tf_cg_ops: compiling against {found}", flush=True)
     toolkit, note = find_toolkit()
-    tell(announcement(toolkit, note))
+    print(f"tf_cg_ops: {announcement(toolkit, note)}", flush=True)
     cuda = CUDA_SOURCES if toolkit else WITHOUT_CUDA
     # All units of both libraries first, otherwise the last unit of each would compile while other processors are idle.
     compile_units(list(dict.fromkeys([*cuda, *SOURCES_WITH_CC, *SOURCES])), toolkit)
@@ -104,7 +104,7 @@ def compile_files(commands: Mapping[str, list[str]], sources: Sequence[str]) -> 
         compiled = [pool.submit(compile_file, commands, source, objects[source]) for source in changed]
         for count, future in enumerate(concurrent.futures.as_completed(compiled), 1):
             future.result()
-            tell(f"compiled {count} of {len(changed)} files")
+            print(f"tf_cg_ops: compiled {count} of {len(changed)} files", flush=True)
     return list(objects.values())
 
 

@@ -133,8 +133,8 @@ def in_fresh_process(output: pathlib.Path) -> dict[str, Any]:
     return {
         "works": works,
         "adopted": len(report.adopted),
-        "equal": sum(comparison.verdict == "equal, bit for bit" for comparison in report.comparisons or []),
-        "difference": max(found.difference or 0.0 for found in report.adopted),
+        "equal": sum(found.verdict == "equal, bit for bit" for found in report.comparisons or []),
+        "difference": max(found.difference or 0.0 for found in report.autodiff or []),
         "losses": train(tf.saved_model.load(output / "adopted"), BEFORE, AFTER),
     }
 

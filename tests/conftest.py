@@ -22,8 +22,8 @@ SLOWEST = (
     "qa/test_fuzz.py",
     "docs/test_examples.py",
     "graph/test_modes.py",
-    "packaging/test_build_library.py",
-    "kernels/test_cuda_check.py",
+    "docs/test_pages.py",
+    "kernels/test_built_in_kernel.py",
     "saved_model/test_strip.py",
 )
 # Bytes for each worker: it uses 2.5 GB after all tests, and the processes that a test starts use up to 1 GB together.

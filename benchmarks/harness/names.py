@@ -10,9 +10,6 @@ KERNEL = "cg gradient op"
 TF = "tf.custom_gradient"
 FORMULA = "stop-gradient formula"
 TFP = "tfp.math.custom_gradient"
-TORCH = "torch.autograd.Function"
-JAX = "jax.custom_vjp"
-COMPILED_JAX = "jax.custom_vjp in jax.jit"
 MULTIPLY = "tf.multiply"
 IDENTITY = "tf.identity"
 REDUCE_SUM = "tf.reduce_sum"
@@ -28,18 +25,10 @@ PLAIN = "without a gradient"
 TF_LOOP = "tf.while_loop"
 SQRT = "cg.while_loop, sqrt"
 LOG = "cg.while_loop, log"
-JAX_LOOP = "jax.lax.scan"
-JAX_CHECKPOINT = "jax.checkpoint in jax.lax.scan"
 
 # Blocks of a network.
 NO_RECOMPUTATION = "plain"
 RECOMPUTED = "cg.recompute_grad"
-JAX_BLOCKS = (
-    "jax, plain",
-    "jax.checkpoint",
-    "jax.checkpoint, save_only_these_names",
-    "jax.checkpoint, dots_saveable",
-)
 
 # Functions that each call in eager mode traces.
 TF_RECOMPUTED = "tf.recompute_grad"
@@ -50,10 +39,6 @@ TF_SCAN = "tf.scan"
 NUMPY_VJP = "cg.numpy_function with vjp"
 NUMPY_CALL = "tf.numpy_function"
 
-# Implicit functions.
-DENSE_SOLVER = "the Jacobian and tf.linalg.solve"
-CG_SOLVER = "cg.linear.cg"
-GMRES_SOLVER = "cg.linear.gmres"
 
 # Building and importing the library.
 LIBRARY_FILE = "the file"

@@ -58,18 +58,17 @@ class OfFirstCall(Peak):
 class InFreshProcess:
     """A sampler that a process of its own builds for each sample."""
 
-    def __init__(self, builder: str, arguments: Mapping[str, Any], environment: Mapping[str, str] = {}) -> None:
+    def __init__(self, builder: str, arguments: Mapping[str, Any]) -> None:
         """`builder`: a `module:function` that returns one sampler, given the arguments."""
         self._builder = builder
         self._arguments = arguments
-        self._environment = ENVIRONMENT | dict(environment)
 
     def prepare(self, seconds: float) -> None:
         """Nothing: the process prepares."""
 
     def sample(self) -> float:
         """One sample."""
-        worker = Worker(self._environment)
+        worker = Worker(ENVIRONMENT)
         try:
             (sampler,) = worker.build(self._builder, **self._arguments).values()
             sampler.prepare(0.0)

@@ -1,4 +1,4 @@
-"""Samplers that live in a process of their own: other frameworks, other numbers of threads, peaks of memory.
+"""Samplers that live in a process of their own: other numbers of threads, peaks of memory.
 
 A worker does nothing while it waits, so its samples can take turns with the samples of other processes.
 """

@@ -1,1 +1,1 @@
-"""Whole models with a custom gradient, in TensorFlow, PyTorch and JAX."""
+"""Whole models with a custom gradient, one training step with each implementation."""

@@ -1,4 +1,4 @@
-"""The networks in TensorFlow: one training step with each implementation of the custom gradient, in each mode."""
+"""One training step with each implementation of the custom gradient, in each mode."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,37 +10,20 @@ import tensorflow_probability as tfp
 import tf_cg_ops as cg
 
 from ..harness.names import DECORATOR, EMBED, TF, TFP
-from .networks import Network, Ops, Unit, arrays
+from .networks import Network, Unit, arrays
 
 MODES = ("eager", "tf.function", "XLA")
-
-OPS = Ops(
-    to_float=lambda x, like: tf.cast(x, like.dtype),
-    sign=tf.sign,
-    square_root=tf.sqrt,
-    clip_above=tf.minimum,
-    relu=tf.nn.relu,
-    total=tf.reduce_sum,
-    softmax=tf.nn.softmax,
-    log_softmax=tf.nn.log_softmax,
-    mean=lambda x: tf.reduce_mean(x, axis=-1, keepdims=True),
-    reshape=tf.reshape,
-    transpose=tf.transpose,
-    convolution=lambda x, kernel: tf.nn.conv2d(x, kernel, 1, "SAME"),
-    pool=lambda x: tf.nn.max_pool2d(x, 2, 2, "VALID"),
-    mean_of_pixels=lambda x: tf.reduce_mean(x, axis=[1, 2]),
-)
 
 
 def _decorated(decorate: Callable[..., Any], unit: Unit) -> Callable[[Any], Any]:
     # tf.custom_gradient requires a new tensor as the value.
-    return decorate(lambda x: (tf.identity(unit.value(OPS, x)), lambda dy: unit.vjp(OPS, x, dy)))
+    return decorate(lambda x: (tf.identity(unit.value(x)), lambda dy: unit.vjp(x, dy)))
 
 
 def _of_values(embed: Callable[..., Any], unit: Unit) -> Callable[[Any], Any]:
     factor = unit.factor
     assert factor is not None
-    return lambda x: embed(unit.value(OPS, x), factor(OPS, x) * tf.ones_like(x), x)
+    return lambda x: embed(unit.value(x), factor(x) * tf.ones_like(x), x)
 
 
 def units(unit: Unit) -> dict[str, Callable[[Any], Any]]:
@@ -60,7 +43,7 @@ def steps(network: Network, mode: str, dtype: type = np.float32) -> dict[str, Ca
     def step(unit: Callable[[Any], Any]) -> Callable[[], Any]:
         def gradients() -> tuple[Any, list[Any]]:
             with tf.GradientTape() as tape:
-                loss = network.loss(OPS, unit, variables, x, y)
+                loss = network.loss(unit, variables, x, y)
             return loss, tape.gradient(loss, variables)
 
         return gradients if mode == "eager" else tf.function(gradients, jit_compile=mode == "XLA", autograph=False)

@@ -1,4 +1,4 @@
-"""Four networks with a custom gradient each, written once for all frameworks.
+"""Four networks with a custom gradient each, written once for all implementations.
 
 - Spiking: leaky neurons that see an image row by row, with the surrogate gradient of Zenke and Ganguli, SuperSpike
   (Neural Computation 30, 2018).
@@ -16,54 +16,47 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 
-@dataclasses.dataclass(frozen=True)
-class Ops:
-    """The functions of a framework that the networks call, besides `+`, `@`, `abs` and indexing of its tensors."""
+def _mean(x: Any) -> Any:
+    return tf.reduce_mean(x, axis=-1, keepdims=True)
 
-    to_float: Callable[[Any, Any], Any]  # Converts booleans to the dtype of the second argument.
-    sign: Callable[[Any], Any]
-    square_root: Callable[[Any], Any]
-    clip_above: Callable[[Any, float], Any]
-    relu: Callable[[Any], Any]
-    total: Callable[[Any], Any]
-    softmax: Callable[[Any], Any]  # Along the last axis, like the next two.
-    log_softmax: Callable[[Any], Any]
-    mean: Callable[[Any], Any]  # Keeps the axis.
-    reshape: Callable[[Any, Sequence[int]], Any]
-    transpose: Callable[[Any, Sequence[int]], Any]
-    convolution: Callable[[Any, Any], Any]  # Padded with zeros, so that the size stays.
-    pool: Callable[[Any], Any]  # The maximum of each 2 by 2 pixels.
-    mean_of_pixels: Callable[[Any], Any]
+
+def _convolution(x: Any, kernel: Any) -> Any:
+    return tf.nn.conv2d(x, kernel, 1, "SAME")
+
+
+def _pool(x: Any) -> Any:
+    return tf.nn.max_pool2d(x, 2, 2, "VALID")
 
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
     """A function with a custom gradient."""
 
-    value: Callable[[Ops, Any], Any]
+    value: Callable[[Any], Any]
     # The gradient with respect to x, from x and the upstream gradient.
-    vjp: Callable[[Ops, Any, Any], Any]
+    vjp: Callable[[Any, Any], Any]
     # The factor, if the gradient is `dy * factor`.
-    factor: Callable[[Ops, Any], Any] | None = None
+    factor: Callable[[Any], Any] | None = None
 
 
-def _with_factor(value: Callable[[Ops, Any], Any], factor: Callable[[Ops, Any], Any]) -> Unit:
-    return Unit(value, lambda ops, x, dy: dy * factor(ops, x), factor)
+def _with_factor(value: Callable[[Any], Any], factor: Callable[[Any], Any]) -> Unit:
+    return Unit(value, lambda x, dy: dy * factor(x), factor)
 
 
-def _clip_to_norm(ops: Ops, x: Any, dy: Any) -> Any:
-    return dy * ops.clip_above(1e-3 / ops.square_root(ops.total(dy * dy) + 1e-30), 1.0)
+def _clip_to_norm(x: Any, dy: Any) -> Any:
+    return dy * tf.minimum(1e-3 / tf.sqrt(tf.reduce_sum(dy * dy) + 1e-30), 1.0)
 
 
-SPIKE = _with_factor(lambda ops, v: ops.to_float(v > 0, v), lambda ops, v: 1 / (1 + 10 * abs(v)) ** 2)
-BINARY = _with_factor(lambda ops, x: ops.sign(x), lambda ops, x: ops.to_float(abs(x) <= 1, x))
-CLIP = Unit(lambda ops, x: x, _clip_to_norm)
-REVERSAL = _with_factor(lambda ops, x: x, lambda ops, x: -0.3)
+SPIKE = _with_factor(lambda v: tf.cast(v > 0, v.dtype), lambda v: 1 / (1 + 10 * abs(v)) ** 2)
+BINARY = _with_factor(lambda x: tf.sign(x), lambda x: tf.cast(abs(x) <= 1, x.dtype))
+CLIP = Unit(lambda x: x, _clip_to_norm)
+REVERSAL = _with_factor(lambda x: x, lambda x: -0.3)
 
-# loss(ops, unit, weights, inputs, labels)
-Loss = Callable[[Ops, Callable[[Any], Any], Sequence[Any], Any, Any], Any]
+# loss(unit, weights, inputs, labels)
+Loss = Callable[[Callable[[Any], Any], Sequence[Any], Any, Any], Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,11 +70,11 @@ class Network:
     weights: Sequence[Sequence[int]]
 
 
-def _cross_entropy(ops: Ops, logits: Any, labels: Any) -> Any:
-    return -ops.total(labels * ops.log_softmax(logits)) / labels.shape[0]
+def _cross_entropy(logits: Any, labels: Any) -> Any:
+    return -tf.reduce_sum(labels * tf.nn.log_softmax(logits)) / labels.shape[0]
 
 
-def _spiking(ops: Ops, spike: Callable[[Any], Any], weights: Sequence[Any], x: Any, labels: Any) -> Any:
+def _spiking(spike: Callable[[Any], Any], weights: Sequence[Any], x: Any, labels: Any) -> Any:
     into, recurrent, out = weights
     potential = x[:, 0] @ into
     spikes = spike(potential - 1)
@@ -90,24 +83,23 @@ def _spiking(ops: Ops, spike: Callable[[Any], Any], weights: Sequence[Any], x: A
         potential = 0.9 * potential + x[:, step] @ into + spikes @ recurrent - spikes
         spikes = spike(potential - 1)
         logits = logits + spikes @ out
-    return _cross_entropy(ops, logits, labels)
+    return _cross_entropy(logits, labels)
 
 
-def _binarized(ops: Ops, binary: Callable[[Any], Any], weights: Sequence[Any], x: Any, labels: Any) -> Any:
+def _binarized(binary: Callable[[Any], Any], weights: Sequence[Any], x: Any, labels: Any) -> Any:
     first, second, third, out = weights
-    x = ops.pool(ops.convolution(x, binary(first)) / 3)
-    x = ops.pool(ops.convolution(binary(x), binary(second)) / 12)
-    x = ops.convolution(binary(x), binary(third)) / 16
-    return _cross_entropy(ops, ops.mean_of_pixels(ops.relu(x)) @ out, labels)
+    x = _pool(_convolution(x, binary(first)) / 3)
+    x = _pool(_convolution(binary(x), binary(second)) / 12)
+    x = _convolution(binary(x), binary(third)) / 16
+    return _cross_entropy(tf.reduce_mean(tf.nn.relu(x), axis=[1, 2]) @ out, labels)
 
 
-def _normalized(ops: Ops, x: Any) -> Any:
-    centred = x - ops.mean(x)
-    return centred / ops.square_root(ops.mean(centred * centred) + 1e-6)
+def _normalized(x: Any) -> Any:
+    centred = x - _mean(x)
+    return centred / tf.sqrt(_mean(centred * centred) + 1e-6)
 
 
 def block(
-    ops: Ops,
     heads: int,
     length: int,
     weights: Sequence[Any],
@@ -119,13 +111,13 @@ def block(
     """A transformer block of rows `[batch * length, width]`; `mark` names two values."""
     into, back, up, down = weights
     rows, width = x.shape
-    projected = ops.reshape(_normalized(ops, x) @ into, [rows // length, length, 3, heads, width // heads])
-    projected = ops.transpose(projected, [2, 0, 3, 1, 4])
+    projected = tf.reshape(_normalized(x) @ into, [rows // length, length, 3, heads, width // heads])
+    projected = tf.transpose(projected, [2, 0, 3, 1, 4])
     q, k, v = projected[0], projected[1], projected[2]
-    scores = ops.softmax(q @ ops.transpose(k, [0, 1, 3, 2]) / math.sqrt(width // heads))
-    attention = ops.reshape(ops.transpose(scores @ v, [0, 2, 1, 3]), [rows, width])
+    scores = tf.nn.softmax(q @ tf.transpose(k, [0, 1, 3, 2]) / math.sqrt(width // heads))
+    attention = tf.reshape(tf.transpose(scores @ v, [0, 2, 1, 3]), [rows, width])
     x = x + unit(mark(attention, "attention") @ back)
-    return x + unit(activation(mark(_normalized(ops, x) @ up, "hidden")) @ down)
+    return x + unit(activation(mark(_normalized(x) @ up, "hidden")) @ down)
 
 
 def block_shapes(width: int) -> list[list[int]]:
@@ -133,20 +125,20 @@ def block_shapes(width: int) -> list[list[int]]:
     return [[width, 3 * width], [width, width], [width, 4 * width], [4 * width, width]]
 
 
-def _transformer(heads: int, ops: Ops, clip: Callable[[Any], Any], weights: Sequence[Any], x: Any, labels: Any) -> Any:
+def _transformer(heads: int, clip: Callable[[Any], Any], weights: Sequence[Any], x: Any, labels: Any) -> Any:
     batch, length, width = x.shape
     *of_blocks, out = weights
-    x = ops.reshape(x, [batch * length, width])
+    x = tf.reshape(x, [batch * length, width])
     for first in range(0, len(of_blocks), 4):
-        x = block(ops, heads, length, of_blocks[first : first + 4], x, ops.relu, unit=clip)
-    return _cross_entropy(ops, ops.reshape(x, [batch, length * width]) @ out, labels)
+        x = block(heads, length, of_blocks[first : first + 4], x, tf.nn.relu, unit=clip)
+    return _cross_entropy(tf.reshape(x, [batch, length * width]) @ out, labels)
 
 
-def _adversarial(ops: Ops, reverse: Callable[[Any], Any], weights: Sequence[Any], x: Any, labels: Any) -> Any:
+def _adversarial(reverse: Callable[[Any], Any], weights: Sequence[Any], x: Any, labels: Any) -> Any:
     first, second, out, hidden, out_of_domain = weights
-    features = ops.relu(ops.relu(x @ first) @ second)
-    domain = ops.relu(reverse(features) @ hidden) @ out_of_domain
-    return _cross_entropy(ops, features @ out, labels[:, :10]) + _cross_entropy(ops, domain, labels[:, 10:])
+    features = tf.nn.relu(tf.nn.relu(x @ first) @ second)
+    domain = tf.nn.relu(reverse(features) @ hidden) @ out_of_domain
+    return _cross_entropy(features @ out, labels[:, :10]) + _cross_entropy(domain, labels[:, 10:])
 
 
 def networks(quick: bool) -> dict[str, Network]:

@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 from matplotlib.ticker import FuncFormatter
 
 from ..harness import names
-from ..harness.names import COMPILED_JAX, DECORATOR, EMBED, FORMULA, TF, TFP, TORCH
+from ..harness.names import DECORATOR, EMBED, FORMULA, TF, TFP
 from . import table
 
 _BLUE, _LIGHT, _GREY, _DARK, _LINE = "#1b6ca8", "#6aa9d6", "#c3c8cd", "#4a4f55", "#c0392b"
@@ -25,21 +25,13 @@ _STYLE = {
     "axes.spines.right": False,
 }
 _OURS = {"linewidth": 2.2, "marker": "o", "zorder": 3}
-# How implementations are drawn. Dotted lines are other frameworks, in their own process.
+# How implementations are drawn.
 _LINES: dict[str, dict[str, Any]] = {
     EMBED: {"color": _BLUE, **_OURS},
     DECORATOR: {"color": _LIGHT, **_OURS},
     TF: {"color": _DARK, "marker": "s"},
     FORMULA: {"color": _GREY, "marker": "^"},
     TFP: {"color": "#8a9096", "marker": "D"},
-    TORCH: {"color": "#8a9096", "linestyle": ":", "marker": "x"},
-    names.JAX: {"color": "#8a9096", "linestyle": ":", "marker": "+"},
-    COMPILED_JAX: {"color": "#8a9096", "linestyle": ":", "marker": "*"},
-    names.TF_LOOP: {"color": _DARK, "marker": "s"},
-    names.SQRT: {"color": _BLUE, **_OURS},
-    names.LOG: {"color": _LIGHT, **_OURS},
-    names.JAX_LOOP: {"color": _GREY, "linestyle": ":", "marker": "s"},
-    names.JAX_CHECKPOINT: {"color": _GREY, "linestyle": ":", "marker": "D"},
 }
 Cases = dict[tuple[str, str], dict[str, Any]]
 
@@ -48,7 +40,7 @@ def draw(run: dict[str, Any], folder: pathlib.Path) -> None:
     """Draws each chart for which the run has figures."""
     cases = {(case["subject"], case["case"]): case for case in run["cases"]}
     with plt.rc_context(_STYLE):
-        for draw_one in (_headline, _sizes, _loops, _growth, _models):
+        for draw_one in (_headline, _sizes, _growth):
             figure = draw_one(cases)
             if figure is not None:
                 note = textwrap.fill(f"Medians. {table.origin(run)}", int(figure.get_size_inches()[0] * 17))
@@ -176,17 +168,6 @@ def _sizes(cases: Cases) -> Any:
     return figure
 
 
-def _loops(cases: Cases) -> Any:
-    """Memory by number of steps: a line of slope 1 for a loop that keeps everything, of 1/2 for the root."""
-    case = cases.get(("loops", "peak memory"))
-    if case is None:
-        return None
-    title = "Memory of the gradient of a loop"
-    figure = _curve(table.by_length(case), "MiB", title, "steps, with a state of 1 MiB")
-    _show_lengths(figure.axes[0], case)
-    return figure
-
-
 def _show_lengths(axis: Any, case: dict[str, Any]) -> None:
     lengths = sorted({length for by_length in table.by_length(case).values() for length in by_length})
     axis.set_xticks(lengths, [f"{length:,}" for length in lengths])
@@ -206,40 +187,3 @@ def _growth(cases: Cases) -> Any:
     axes.flat[0].legend(fontsize=8, frameon=False)
     _title(figure, "Costs by the number of custom gradients in a function")
     return figure
-
-
-_OF_MODELS = {EMBED: _BLUE, DECORATOR: _LIGHT, TF: _DARK, TFP: "#8a9096", TORCH: _GREY, COMPILED_JAX: _GREY}
-
-
-def _models(cases: Cases) -> Any:
-    """The time and the memory of a training step: one column for each network, with the modes side by side."""
-    by_case = table.of_models({"cases": list(cases.values())})
-    networks = list(dict.fromkeys(network for network, _ in by_case))
-    if not networks:
-        return None
-    size = (3.4 * len(networks), 5.4)
-    figure, axes = plt.subplots(2, len(networks), figsize=size, layout="constrained", squeeze=False)
-    for column, network in enumerate(networks):
-        by_mode = {mode: found for (of, mode), found in by_case.items() if of == network}
-        _grouped_bars(axes[0, column], by_mode, "time", "s")
-        _grouped_bars(axes[1, column], by_mode, "peak memory", "MiB")
-        axes[0, column].set_title(network, fontsize=9.5)
-    axes[0, 0].set_ylabel("time of a step")
-    axes[1, 0].set_ylabel("memory of a step")
-    shown = [name for name in _OF_MODELS if name != COMPILED_JAX]
-    handles = [plt.Rectangle((0, 0), 1, 1, color=_OF_MODELS[name]) for name in shown]
-    labels = ["PyTorch (eager), JAX (XLA)" if name == TORCH else name for name in shown]
-    figure.legend(handles, labels, loc="outside upper right", ncols=5, fontsize=8, frameon=False)
-    _title(figure, "A training step of four models (less is better)")
-    return figure
-
-
-def _grouped_bars(axis: Any, by_mode: dict[str, dict[str, dict[str, float]]], kind: str, unit: str) -> None:
-    width = 1 / (len(_OF_MODELS) + 0.5)
-    for group, found in enumerate(by_mode.values()):
-        for place, name in enumerate(name for name in _OF_MODELS if kind in found.get(name, {})):
-            axis.bar(group + place * width, found[name][kind], width * 0.9, color=_OF_MODELS[name], align="edge")
-    axis.set_xticks([group + 0.38 for group in range(len(by_mode))], list(by_mode), fontsize=8)
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: table.quantity(value, unit) if value else "0"))
-    axis.tick_params(axis="x", length=0)
-    axis.tick_params(axis="y", labelsize=7.5)

@@ -36,7 +36,7 @@ def rows(header: tuple[str, ...], *body: tuple[str, ...]) -> str:
 def origin(run: dict[str, Any]) -> str:
     """The machine and the date, in a sentence or two."""
     machine, versions, commit = run["machine"], run["versions"], run["commit"]
-    names = {"tensorflow-cpu": "TensorFlow", "tensorflow": "TensorFlow", "torch": "PyTorch", "jax": "JAX"}
+    names = {"tensorflow-cpu": "TensorFlow", "tensorflow": "TensorFlow"}
     names |= {"tensorflow-probability": "TensorFlow Probability", "numpy": "NumPy"}
     present = [f"{names[key]} {versions[key]}" for key in names if versions.get(key)]
     state = " with changes" if commit["dirty"] else ""
@@ -90,13 +90,12 @@ def loops(run: dict[str, Any]) -> str:
     """The memory of loops: a row for each length, a column for each implementation."""
     (case,) = (case for case in run["cases"] if (case["subject"], case["case"]) == ("loops", "peak memory"))
     found = by_length(case)
-    columns = (TF_LOOP, SQRT, LOG, names.JAX_LOOP, names.JAX_CHECKPOINT)
-    present = [name for name in columns if name in found]
+    columns = (TF_LOOP, SQRT, LOG)
     body = []
     for num_steps in found[SQRT]:
-        cells = [f"{found[name][num_steps]:,.0f}" if num_steps in found[name] else "not run" for name in present]
+        cells = [f"{found[name][num_steps]:,.0f}" if num_steps in found[name] else "not run" for name in columns]
         body.append((f"{num_steps:,}", *cells))
-    return rows(("steps", *(f"`{name}`" for name in present)), *body)
+    return rows(("steps", *(f"`{name}`" for name in columns)), *body)
 
 
 def by_length(case: dict[str, Any]) -> dict[str, dict[int, float]]:
@@ -136,17 +135,13 @@ def of_models(run: dict[str, Any]) -> dict[tuple[str, str], dict[str, dict[str, 
 
 def models(run: dict[str, Any]) -> str:
     """The time and the memory of a step of each model, in each mode."""
-    columns = ((EMBED,), (DECORATOR,), (TF,), (names.TFP,), (names.TORCH, names.COMPILED_JAX))
+    columns = (EMBED, DECORATOR, TF, names.TFP)
     body = []
     for (network, mode), by_name in of_models(run).items():
-        cells = []
-        for column in columns:
-            figures = next((by_name[name] for name in column if name in by_name), None)
-            cell = f"{quantity(figures['time'], 's')}<br>{figures['peak memory']:,.0f} MiB" if figures else ""
-            cells.append(cell)
+        found = map(by_name.get, columns)
+        cells = [f"{quantity(f['time'], 's')}<br>{f['peak memory']:,.0f} MiB" if f else "" for f in found]
         body.append((f"{network}, {mode}", *cells))
-    titles = (f"`{name}`" for (name,) in columns[:-1])
-    return rows(("", *titles, "PyTorch, or JAX for XLA"), *body)
+    return rows(("", *(f"`{name}`" for name in columns)), *body)
 
 
 def size(run: dict[str, Any]) -> str:

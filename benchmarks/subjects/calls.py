@@ -9,7 +9,6 @@ import tensorflow_probability as tfp
 
 import tf_cg_ops as cg
 
-from ..harness import foreign
 from ..harness.implementations import IMPLEMENTATIONS, gradient
 from ..harness.measurement import Case, Samplers, Settings
 from ..harness.names import (
@@ -43,16 +42,14 @@ def _forward(on_tape: bool) -> Samplers:
             function()
 
     functions["the tape alone"] = lambda: None
-    ours = {name: Timed(functools.partial(record, function)) for name, function in functions.items()}
-    return {**ours, **foreign.implementations("forward", shape=[])}
+    return {name: Timed(functools.partial(record, function)) for name, function in functions.items()}
 
 
 def _both() -> Samplers:
     """`tf.identity` is the least that a gradient on a tape can cost."""
     fx, gx, x, dy = tensors([], [], [], [])
     functions = {name: make(fx, gx) for name, make in IMPLEMENTATIONS.items()} | {IDENTITY: tf.identity}
-    ours = {name: Timed(functools.partial(gradient, function, x, dy)) for name, function in functions.items()}
-    return {**ours, **foreign.implementations("gradient", shape=[])}
+    return {name: Timed(functools.partial(gradient, function, x, dy)) for name, function in functions.items()}
 
 
 def _sizes(sizes: list[int]) -> Samplers:
@@ -64,7 +61,7 @@ def _sizes(sizes: list[int]) -> Samplers:
 
 
 def _dispatch(settings: Settings) -> list[Case]:
-    """The cost of a call without its arithmetic. PyTorch and JAX do the same job in their own processes."""
+    """The cost of a call without its arithmetic."""
     sizes = settings.pick([1, 10_000, 100_000_000], [1, 10_000])
     ours, largest = (*_OURS, RAW_OP), f"{EMBED}, {sizes[-1]:,}"
     return [

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..harness import foreign, yardsticks
+from ..harness import yardsticks
 from ..harness.implementations import IMPLEMENTATIONS, gradient
 from ..harness.measurement import Case, Samplers, Settings
 from ..harness.names import (
@@ -55,8 +55,7 @@ def _both(shape: list[int], x_shape: list[int]) -> Samplers:
     if math.prod(shape) > _MANY:
         functions = {name: functions[name] for name in (EMBED, DECORATOR, TF)}
     samplers = {name: Timed(functools.partial(gradient, function, x, dy)) for name, function in functions.items()}
-    foreigners = {} if math.prod(shape) > _MANY else foreign.implementations("gradient", shape=shape, x_shape=x_shape)
-    return {**samplers, **foreigners}
+    return samplers
 
 
 def _elementwise(settings: Settings) -> list[Case]:

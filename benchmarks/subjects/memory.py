@@ -10,14 +10,11 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..harness import foreign, peaks
+from ..harness import peaks
 from ..harness.implementations import IMPLEMENTATIONS, gradient
 from ..harness.measurement import Case, Samplers, Settings
 from ..harness.names import (
     EMBED,
-    JAX_BLOCKS,
-    JAX_CHECKPOINT,
-    JAX_LOOP,
     LOG,
     NO_RECOMPUTATION,
     RAW_OP,
@@ -29,7 +26,6 @@ from ..harness.names import (
 from ..harness.samplers import Sampler, Timed
 from ..harness.tensors import tensors
 from ..models import networks
-from ..models.in_tensorflow import OPS
 
 _MIB = 2**20
 
@@ -93,7 +89,7 @@ def _block_steps(blocks: int, batch: int, length: int, width: int, heads: int) -
     x = tf.constant(rng.normal(size=[batch * length, width]), tf.float32)
 
     def block(of_block: list[tf.Variable], x: tf.Tensor) -> tf.Tensor:
-        return networks.block(OPS, heads, length, of_block, x, _gelu, cg.checkpoint_name)
+        return networks.block(heads, length, of_block, x, _gelu, cg.checkpoint_name)
 
     def step(wrap: Callable[..., Any]) -> Any:
         functions = [wrap(functools.partial(block, of_block)) for of_block in weights]
@@ -117,23 +113,19 @@ def block_in_worker(name: str, **arguments: int) -> dict[str, Sampler]:
 
 
 def _blocks(settings: Settings) -> list[Case]:
-    """Memory and time of a training step of transformer blocks, by what is kept, beside JAX's policies."""
+    """Memory and time of a training step of transformer blocks, by what is kept."""
     arguments = settings.pick(
         {"blocks": 8, "batch": 2, "length": 256, "width": 256, "heads": 4},
         {"blocks": 2, "batch": 1, "length": 8, "width": 8, "heads": 2},
     )
 
     def memory() -> Samplers:
-        found: dict[str, Sampler | str] = {
+        return {
             name: peaks.InFreshProcess(f"{__name__}:block_in_worker", {"name": name, **arguments}) for name in _VARIANTS
         }
-        for name in JAX_BLOCKS:
-            found[name] = foreign.peak_in("jax", "block_peak", name=name, unit=_MIB, **arguments)
-        return found
 
     def seconds() -> Samplers:
-        found: dict[str, Sampler | str] = {name: Timed(step) for name, step in _block_steps(**arguments).items()}
-        return found | dict(foreign.times_in("jax", "block_times", **arguments))
+        return {name: Timed(step) for name, step in _block_steps(**arguments).items()}
 
     shape = f"{arguments['blocks']} blocks of {arguments['width']} features, {arguments['length']} positions"
     ours = tuple(name for name in _VARIANTS if name.startswith(RECOMPUTED))
@@ -145,8 +137,8 @@ def _blocks(settings: Settings) -> list[Case]:
 
 _CHECKPOINTS = {SQRT: "sqrt", LOG: "log"}
 _IN_TENSORFLOW = (*_CHECKPOINTS, TF_LOOP)
-# The longest loops for implementations that keep the values of all steps. JAX's keeps three values a step.
-_LONGEST = {TF_LOOP: 4096, JAX_LOOP: 1024}
+# The longest loop for the implementation that keeps the values of all steps.
+_LONGEST = 4096
 
 
 def _loop(name: str, num_steps: int, body: Callable[..., Any], x: tf.Tensor) -> tf.Tensor:
@@ -185,24 +177,18 @@ def loop_in_worker(name: str, num_steps: int, size: int) -> dict[str, Sampler]:
 def _loop_memory(lengths: Sequence[int], size: int) -> Samplers:
     found: dict[str, Sampler | str] = {}
     for num_steps in lengths:
-        for name in (*_IN_TENSORFLOW, JAX_LOOP, JAX_CHECKPOINT):
+        for name in _IN_TENSORFLOW:
             arguments = {"name": name, "num_steps": num_steps, "size": size}
-            sampler: Sampler | str
-            if name in _LONGEST and num_steps > _LONGEST[name]:
+            sampler: Sampler | str = peaks.InFreshProcess(f"{__name__}:loop_in_worker", arguments)
+            if name == TF_LOOP and num_steps > _LONGEST:
                 sampler = f"not run: it would keep {num_steps} states or more"
-            elif name in _IN_TENSORFLOW:
-                sampler = peaks.InFreshProcess(f"{__name__}:loop_in_worker", arguments)
-            else:
-                sampler = foreign.peak_in("jax", "loop_peak", unit=_MIB, **arguments)
             found[of_length(name, num_steps)] = sampler
     return found
 
 
 def _loop_times(jit: bool, **arguments: Any) -> Samplers:
     steps = _loop_steps(jit=jit, **arguments)
-    found: dict[str, Sampler | str] = {name: Timed(gradients) for name, gradients in steps.items()}
-    # JAX always compiles.
-    return found | dict(foreign.times_in("jax", "loop_times", **arguments) if jit else {})
+    return {name: Timed(gradients) for name, gradients in steps.items()}
 
 
 def _loops(settings: Settings) -> list[Case]:

@@ -5,16 +5,14 @@ Each has one custom gradient, used once or many times. The optimizer is left out
 
 import functools
 
-from ..harness import foreign, peaks
+from ..harness import peaks
 from ..harness.measurement import Case, Samplers, Settings
-from ..harness.names import COMPILED_JAX, DECORATOR, EMBED, TORCH
+from ..harness.names import DECORATOR, EMBED
 from ..harness.samplers import Sampler, Timed
 from ..models import in_tensorflow
 from ..models.networks import networks
 
 _MIB = 2**20
-# The framework that is compared in each mode: PyTorch runs operations one by one, JAX compiles them.
-_FOREIGN = {"eager": ("torch", TORCH), "XLA": ("jax", COMPILED_JAX)}
 
 
 def in_worker(name: str, mode: str, quick: bool, implementation: str) -> dict[str, Sampler]:
@@ -26,11 +24,7 @@ def in_worker(name: str, mode: str, quick: bool, implementation: str) -> dict[st
 
 def _time(name: str, mode: str, quick: bool) -> Samplers:
     steps = in_tensorflow.steps(networks(quick)[name], mode)
-    found: dict[str, Sampler | str] = {implementation: Timed(step) for implementation, step in steps.items()}
-    if mode in _FOREIGN:
-        framework, _ = _FOREIGN[mode]
-        found.update(foreign.times_in(framework, "times", name=name, quick=quick))
-    return found
+    return {implementation: Timed(step) for implementation, step in steps.items()}
 
 
 def _memory(name: str, mode: str, quick: bool) -> Samplers:
@@ -38,9 +32,6 @@ def _memory(name: str, mode: str, quick: bool) -> Samplers:
     for implementation in in_tensorflow.units(networks(quick)[name].unit):
         arguments = {"name": name, "mode": mode, "quick": quick, "implementation": implementation}
         found[implementation] = peaks.InFreshProcess(f"{__name__}:in_worker", arguments)
-    if mode in _FOREIGN:
-        framework, implementation = _FOREIGN[mode]
-        found[implementation] = foreign.peak_in(framework, "peak", name=name, quick=quick, unit=_MIB)
     return found
 
 

@@ -12,7 +12,6 @@ from ..harness.measurement import Case, Samplers, Settings
 from ..harness.names import DECORATOR, NO_RECOMPUTATION, RECOMPUTED, SCAN, TF, TF_RECOMPUTED, TF_SCAN
 from ..harness.samplers import Timed
 from ..models import networks
-from ..models.in_tensorflow import OPS
 
 _OPS = 10
 
@@ -75,7 +74,7 @@ def _normal(shape: list[int], scale: float = 0.1) -> tf.Variable:
 
 def _transformer(width: int, length: int) -> tuple[Callable, tf.Tensor, list[tf.Variable]]:
     weights = [_normal(shape) for shape in networks.block_shapes(width)]
-    function = lambda x: networks.block(OPS, 4, length, weights, x, tf.nn.gelu)  # noqa: E731
+    function = lambda x: networks.block(4, length, weights, x, tf.nn.gelu)  # noqa: E731
     return function, tf.random.stateless_normal([4 * length, width], [1, 2]), weights
 
 

@@ -48,28 +48,36 @@ class CustomGradientRuleXlaOp : public XlaOpKernel {
   }
 };
 
-// Makes each output depend on an element of every input. XLA's own optimization barrier is not enough: its CPU backend
-// removes the barrier before it merges equal matrix products.
+// Makes each output depend on an element of every input without an output, such as an upstream gradient; if these are
+// all constants, on an element of its own input. XLA repeats the condition in each fusion that reads an output, so it
+// is short. XLA's own optimization barrier is not enough: its CPU backend removes it before it merges equal matrix
+// products.
 class CustomGradientBarrierXlaOp : public XlaOpKernel {
  public:
   using XlaOpKernel::XlaOpKernel;
 
   void Compile(XlaOpKernelContext* context) override {
-    xla::XlaOp ready = xla::ConstantR0(context->builder(), true);
-    for (int i = 0; i < context->num_inputs(); ++i) {
-      Dims dims;
-      OP_REQUIRES_OK(context, GetDims(context, i, &dims));
-      xla::PrimitiveType type;
-      OP_REQUIRES_OK(context, tensorflow::DataTypeToPrimitiveType(context->input_type(i), &type));
-      if (!IsEmpty(dims)) ready = xla::And(ready, IsReady(context->Input(i), dims, type));
-    }
+    xla::XlaOp all_ready = xla::ConstantR0(context->builder(), true);
+    for (int i = context->num_outputs(); i < context->num_inputs(); ++i) AndIsReady(context, i, &all_ready);
+    const absl::StatusOr<bool> is_constant = context->builder()->IsConstant(all_ready);
+    OP_REQUIRES_OK(context, is_constant.status());
     for (int i = 0; i < context->num_outputs(); ++i) {
+      xla::XlaOp ready = all_ready;
+      if (*is_constant) AndIsReady(context, i, &ready);
       const xla::XlaOp value = context->Input(i);
       context->SetOutput(i, xla::Select(ready, value, xla::ZerosLike(value)));
     }
   }
 
  private:
+  static void AndIsReady(XlaOpKernelContext* context, int index, xla::XlaOp* ready) {
+    Dims dims;
+    OP_REQUIRES_OK(context, GetDims(context, index, &dims));
+    xla::PrimitiveType type;
+    OP_REQUIRES_OK(context, tensorflow::DataTypeToPrimitiveType(context->input_type(index), &type));
+    if (!IsEmpty(dims)) *ready = xla::And(*ready, IsReady(context->Input(index), dims, type));
+  }
+
   // True for every operand, but XLA does not know that: the lowest bit of an element is less than 2.
   static xla::XlaOp IsReady(xla::XlaOp operand, const Dims& dims, xla::PrimitiveType type) {
     const Dims zeros(dims.size(), 0), ones(dims.size(), 1);

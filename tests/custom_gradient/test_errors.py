@@ -63,18 +63,15 @@ IN_ORDER = "Return one gradient for each input, in their order."
 VALUES = {
     "number": (lambda dy: dy, f"returned 1 gradient; {TWO}"),
     "too_many": (lambda dy: (dy, dy, dy), f"returned 3 gradients; {EXPECTED} Return one gradient for each input."),
-    "unknown_name": (
-        lambda dy: {"x": dy, "z": dy},
-        "returned a dict with the key 'z', but its inputs are 'x', 'y'. Use the names of the inputs as keys, or return a "
-        "tuple with one gradient for each input.",
-    ),
-    "missing_name": (
-        lambda dy: {"y": dy},
-        "returned a dict without a gradient for 'x'. Use None for an input that has no gradient.",
+    "names": (
+        lambda dy: {"y": dy, "x": dy},
+        "must return one gradient for each of 'x', 'y', got a dict of 'y', 'x'. Return a tuple in this order: only the "
+        "gradients of '**kwargs' and of a dict have names.",
     ),
     "dict_for_a_tensor": (
         lambda dy: ({"a": dy}, dy),
-        "returned a dict for 'x', which is {}. Return a gradient with the structure of the input.",
+        "must return the gradient of 'x' in its structure, got a dict of 'a'. Return a Tensor for a Tensor, a list for a "
+        "list, and a dict with the same keys for a dict.",
     ),
     "shape": (
         lambda dy: (None, tf.ones([7])),
@@ -124,7 +121,7 @@ TYPES = {
     "set": (lambda dy: {None, 1.0}, f"must return its gradients in a tuple or a list, got a set. {IN_ORDER}"),
     "objects": (
         lambda dy: np.array([None, 1.0], dtype=object),
-        f"must return its gradients in a tuple or a list, got a NumPy array of objects. {IN_ORDER}",
+        f"must return its gradients in a tuple or a list, got an ndarray. {IN_ORDER}",
     ),
     "variable_dtype": (
         lambda dy: ((dy, dy), [tf.cast(dy, tf.int32)]),

@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
-from tf_cg_ops._src.core import rule_graph, tf_internal
+from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.custom_gradient import rule_graph
 
 from ..support.modes import gradients
 from ..support.processes import run_python

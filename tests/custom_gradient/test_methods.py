@@ -250,14 +250,6 @@ def test_properties(name, wrap):
     np.testing.assert_array_equal(wrap(run)(), 3 * DY)
 
 
-def test_an_answer_that_may_or_may_not_have_an_entry_for_self_is_an_error(gradient):
-    """x, y and k, or self, x and y."""
-    function = cg.custom_gradient(lambda self, x, y, k: (x * y, lambda dy: (None, 3.0 * dy, None)))
-    message = r"returned 3 gradients; expected 4 \(one per input: 'self', 'x', 'y', 'k'\)"
-    with pytest.raises(ValueError, match=message):
-        gradient(lambda x, y: function(BASE, x, y, 2), [X, X], DY)
-
-
 def test_bound_methods_are_equal_and_hash_like_methods_of_python():
     other = Base()
     assert BASE.scaled == BASE.scaled

@@ -180,6 +180,32 @@ def test_a_rule_asks_for_the_orders_of_the_functions_that_it_calls():
     assert counts["sigmoid"] == 1 + 2
 
 
+@pytest.mark.parametrize(
+    ("saved_orders", "traces"), [(1, {"outer": 1}), (2, {"outer": 1, "sigmoid": 1}), (3, {"outer": 1, "sigmoid": 3})]
+)
+def test_a_function_in_the_value_of_another_has_one_order_less(saved_orders, traces):
+    """The first derivative is the outer rule's, which reads the value of the inner function."""
+    counts = collections.Counter()
+    inner = recursive(counts)["sigmoid"]
+
+    def outer(x):
+        y = inner(x)
+
+        def grad_fn(dy):
+            counts["outer"] += 1
+            return dy * y
+
+        return tf.identity(y), grad_fn
+
+    outer = cg.custom_gradient(outer, saved_orders=saved_orders)
+    tf.function(outer).get_concrete_function(tf.TensorSpec([3]))
+    assert counts == traces
+    found = tf.function(lambda x: orders(outer, x, 3))(tf.constant(X))
+    s, d, dd = sigmoid_orders(X)[:3]
+    for actual, expected in zip(found, [s, s * DY, d * DY**2, dd * DY**3], strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-10)
+
+
 # All derivatives in this process, which calls rules that were not traced, or traces them now
 
 

@@ -143,7 +143,7 @@ EAGER = {
     "custom_gradient": cg.custom_gradient(lambda x: (x * x, lambda dy: 2.0 * x * dy)),
     "custom_gradient of two": lambda x: cg.custom_gradient(lambda x, y: (x * y, lambda dy: (dy * y, dy * x)))(x, x),
     "custom_gradient, structures": lambda x: cg.custom_gradient(
-        lambda x, k: ([x["x"] * x["x"], k], lambda dy, _: {"x": {"x": 2.0 * x["x"] * dy}})
+        lambda x, k: ([x["x"] * x["x"], k], lambda dy, _: {"x": 2.0 * x["x"] * dy})
     )({"x": x}, k=1)[0],
     "custom_gradient, variables": cg.custom_gradient(
         lambda x: (x * WEIGHT * x / WEIGHT, lambda dy, variables: (2.0 * x * dy, [None]))

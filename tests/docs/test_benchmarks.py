@@ -11,7 +11,6 @@ import pytest
 
 from benchmarks.harness import measurement, record, yardsticks
 from benchmarks.harness.names import DECORATOR, EMBED, SQRT, TF, TF_LOOP, TFP
-from benchmarks.harness.samplers import Number, Timed, in_turn
 from benchmarks.models import networks
 from benchmarks.report import charts, publish, table, targets
 
@@ -21,7 +20,6 @@ from ..support.tensors import pairs
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # TensorFlow Probability causes warnings at import.
-    from benchmarks.__main__ import chosen_cases
     from benchmarks.models import in_tensorflow
 
 
@@ -32,48 +30,6 @@ def test_a_ratio_is_made_of_pairs_and_not_of_medians():
     assert measurement.ratio(of, over) == {"median": 2.0, "p20": 2.0, "p80": 2.0}
     assert measurement.ratio([1.0, 2.0, 9.0], [1.0, 1.0, 1.0])["median"] == 2.0
     assert measurement.ratio([0.0, 1.0], [0.0, 1.0]) is None  # Divided by zero.
-
-
-class Recorder:
-    """A sampler that writes down when it is asked."""
-
-    def __init__(self, name, log, values):
-        self._name, self._log, self._values = name, log, iter(values)
-
-    def prepare(self, seconds):
-        self._log.append(f"prepare {self._name}")
-
-    def sample(self):
-        self._log.append(self._name)
-        return next(self._values)
-
-
-def test_implementations_take_turns_and_no_sample_is_kept():
-    log = []
-    implementations = {"a": Recorder("a", log, [1, 2, 3]), "b": Recorder("b", log, [2, 2, 2]), "c": "not installed"}
-    case = measurement.Case("subject", "case", lambda: implementations, ours=("a",), rounds=3)
-    result = measurement.measure(case, measurement.Settings(seconds=60))
-    assert log == ["prepare a", "prepare b", *"ababab"]
-    assert result["implementations"]["a"] == {"median": 2, "p20": 1.4, "p80": 2.6}
-    assert result["ratios"] == {"a": {"b": {"median": 1.0, "p20": 0.7, "p80": 1.3}}}
-    assert result["absent"] == {"c": "not installed"}
-    assert result["rounds"] == 3
-
-
-def test_a_case_has_the_fewest_rounds_where_its_time_is_over():
-    case = measurement.Case("subject", "case", lambda: {"a": Number(lambda: 1)}, ours=())
-    assert measurement.measure(case, measurement.Settings(seconds=0, fewest_rounds=4))["rounds"] == 4
-
-
-def test_a_sample_has_as_many_calls_as_fit_and_inputs_take_turns():
-    calls = []
-    sampler = in_turn([lambda: calls.append("a"), lambda: calls.append("b")])
-    assert isinstance(sampler, Timed)
-    sampler.prepare(0.01)
-    before = len(calls)
-    sampler.sample()
-    assert len(calls) - before > 10
-    assert calls == (["a", "b"] * len(calls))[: len(calls)]
 
 
 @pytest.mark.parametrize("count", [1, 15, 16, 1000, 2**17, 2**17 + 1, 10**6 + 3])
@@ -92,42 +48,6 @@ def test_the_yardsticks_multiply_and_read_everything(count, rng):
         assert (yardsticks.read(a), yardsticks.read(a, b), yardsticks.read(b, a), yardsticks.read(b)) == (4, 4, 4, 0)
 
 
-TARGET = targets.Target("name", "sum*", "ours", ("slow", "quick"), 1.5)
-
-
-def case(name, **medians):
-    """A case that compares `ours` with the others; the spread of a ratio is a tenth."""
-    ratios = {other: medians["ours"] / median for other, median in medians.items() if other != "ours"}
-    spread = lambda median: {"median": median, "p20": 0.9 * median, "p80": 1.1 * median}  # noqa: E731
-    implementations = {name: {"median": median} for name, median in medians.items()}
-    return {
-        "case": name,
-        "implementations": implementations,
-        "ratios": {"ours": {other: spread(ratio) for other, ratio in ratios.items()}},
-    }
-
-
-def test_a_target_takes_the_fastest_baseline_and_the_worst_case(monkeypatch):
-    good, bad = case("sum a", ours=1.0, quick=1.0, slow=5.0), case("sum b", ours=4.0, quick=2.0, slow=5.0)
-    other = case("product", ours=9.0, quick=1.0, slow=1.0)
-    found = targets.evaluate_one(TARGET, [good, bad, other])
-    assert (found.case, found.measured, found.reached) == ("sum b", {"median": 2.0, "p20": 1.8, "p80": 2.2}, False)
-    assert targets.evaluate_one(TARGET, [good]).reached is True
-    nothing = targets.evaluate_one(TARGET, [other])
-    assert (nothing.measured, nothing.reached) == (None, None)
-    monkeypatch.setattr(targets, "TARGETS", {"s": (TARGET,)})
-    assert "| 2 (1.8 to 2.2) | **no** |" in table.targets({"cases": [{"subject": "s", **bad}]})
-    assert "| 1 (0.9 to 1.1) | yes |" in table.targets({"cases": [{"subject": "s", **good}]})
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "shown"),
-    [(1.5e-9, "s", "1.5 ns"), (2.345e-6, "s", "2.35 µs"), (0.25, "s", "250 ms"), (90, "s", "90 s"), (3, "MB", "3 MB")],
-)
-def test_quantities_are_readable(value, unit, shown):
-    assert table.quantity(value, unit) == shown
-
-
 @pytest.mark.slow
 def test_every_case_runs_and_is_written_to_one_line(tmp_path):
     command = [sys.executable, "-m", "benchmarks", "--quick", "--output", tmp_path / "results.json"]
@@ -136,7 +56,7 @@ def test_every_case_runs_and_is_written_to_one_line(tmp_path):
     text = (tmp_path / "results.json").read_text()
     run = json.loads(text)
     assert run["quick"] is True
-    assert {case["subject"] for case in run["cases"]} == {case["subject"] for case in record.read()["cases"]}
+    assert {case["subject"] for case in run["cases"]} >= {case["subject"] for case in record.read()["cases"]}
     assert len(text.splitlines()) == len(run["cases"]) + len(run) + 3
     for case in run["cases"]:
         ratios = [other for ratios in case["ratios"].values() for other in ratios.values()]
@@ -156,26 +76,6 @@ def test_every_case_runs_and_is_written_to_one_line(tmp_path):
     charts.draw(run, tmp_path)
     assert {path.stem for path in tmp_path.glob("*.png")} == {"headline", "sizes", "loops", "growth", "models"}
     assert "quick run: the figures mean nothing" in table.document(run)
-
-
-def test_cases_that_were_measured_later_say_so(tmp_path):
-    before, commit = record.read(), {"hash": "f" * 40, "dirty": False}
-    record.write(before, tmp_path / "results.json")
-    changed, added = before["cases"][3] | {"rounds": 1}, before["cases"][3] | {"case": "a new one"}
-    run = {**before, "started": "2030-01-01", "commit": commit, "cases": [changed, added]}
-    merged = record.merged(run, tmp_path / "results.json")
-    own = {"started": "2030-01-01", "commit": commit}
-    expected = [changed | own if case == before["cases"][3] else case for case in before["cases"]]
-    assert merged == {**before, "cases": [*expected, added | own]}
-    subject = changed["subject"].replace("_", " ")
-    assert f"{subject}: commit ffffffffffff, 2030-01-01" in table.origin(merged)
-    with pytest.raises(SystemExit, match=r"^--only: .*results\.json is of another machine; measure all cases, or "):
-        record.merged(run | {"machine": {}}, tmp_path / "results.json")
-
-
-def test_a_name_that_no_case_has_is_an_error_that_lists_them():
-    with pytest.raises(SystemExit, match=r"--only: no case has \['importance'\] in its name; the cases are dispatch: "):
-        chosen_cases(["importance"], measurement.QUICK)
 
 
 @pytest.mark.parametrize("page", publish.PAGES, ids=lambda page: page.name)
@@ -223,9 +123,9 @@ def expected(name):
     return float(loss), [gradient.numpy() for gradient in gradients]
 
 
-def assert_expected(name, loss, gradients, in_layout=lambda gradient: gradient):
+def assert_expected(name, loss, gradients):
     np.testing.assert_allclose(loss, expected(name)[0], rtol=1e-12)
-    for got, wanted in zip(gradients, map(in_layout, expected(name)[1]), strict=True):
+    for got, wanted in zip(gradients, expected(name)[1], strict=True):
         np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-12 * np.abs(wanted).max())
 
 
@@ -242,21 +142,3 @@ def test_the_implementations_of_a_model_agree_except_tfp(name, mode):
                 assert_expected(name, expected(name)[0], gradients)
             gradients = expected(name)[1]
         assert_expected(name, loss, gradients)
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_pytorch_agrees(name):
-    pytest.importorskip("torch")
-    from benchmarks.models import in_torch
-
-    step = in_torch.step(NETWORKS[name], np.float64)
-    assert_expected(name, *step(), lambda kernel: kernel.transpose(3, 2, 0, 1) if kernel.ndim == 4 else kernel)
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_jax_agrees(name):
-    jax = pytest.importorskip("jax")
-    from benchmarks.models import in_jax
-
-    with jax.enable_x64(True):
-        assert_expected(name, *in_jax.step(NETWORKS[name], np.float64)())

@@ -17,7 +17,7 @@ import tf_cg_ops as cg
 from ..support.modes import tape_vjp
 from ..support.processes import run_python
 from ..support.reference import contrib_formula, tfp_formula
-from ..support.tensors import address, random_array
+from ..support.tensors import address
 
 OURS = (cg.embed_gradient, cg.compat.tfp_math.custom_gradient, cg.compat.bayesflow.custom_gradient)
 
@@ -39,29 +39,13 @@ def with_tf_custom_gradient(fx, gx, x):
     return function(x)
 
 
-def assert_same(actual, expected):
-    """Equal values and gradients; None only where None is expected."""
-    for a, e in zip(tf.nest.flatten(actual), tf.nest.flatten(expected), strict=True):
-        assert (a is None) == (e is None)
-        if e is not None:
-            np.testing.assert_allclose(a, e)
-
-
 def test_vector_jacobian_product(tfp):
     x, dy = tf.constant([1.0, 2.0, 3.0]), tf.constant([1.0, 10.0, 100.0])
     for embed in (*OURS[:2], with_tf_custom_gradient, contrib_formula, tfp.math.custom_gradient):
         _, (dx,) = tape_vjp(lambda x, embed=embed: embed(x**2, 2 * x, x), [x], dy)
         assert dx.numpy().tolist() == ([74, 148, 222] if embed is tfp.math.custom_gradient else [2, 40, 600])
-
-
-def test_the_formula_in_the_tests_is_that_of_tfp(tfp, rng):
-    for fx_shape, x_shape in [((3,), (3,)), ((), (4,)), ((2,), (2, 3)), ((3,), ())]:
-        fx, gx, x, dy = (random_array(rng, shape) for shape in (fx_shape, x_shape, x_shape, fx_shape))
-        for stopped in (False, True):
-            args = [tf.constant(t) for t in (fx, gx, x)]
-            actual = tape_vjp(lambda f, g, t, s=stopped: tfp_formula(f, [g], [t], s), args, dy)
-            expected = tape_vjp(lambda f, g, t, s=stopped: tfp.math.custom_gradient(f, g, t, s), args, dy)
-            assert_same(actual, expected)
+    _, (dx,) = tape_vjp(lambda x: tfp_formula(x**2, [2 * x], [x]), [x], dy)
+    assert dx.numpy().tolist() == [74, 148, 222]
 
 
 def test_value_at_infinity(tfp):

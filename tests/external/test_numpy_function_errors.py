@@ -438,11 +438,11 @@ IN_A_GRADIENT = cg.custom_gradient(lambda x: (x, lambda dy: dy * SINGLE(x)))
 @pytest.mark.parametrize("function", [*FUNCTIONS.values(), IN_A_GRADIENT], ids=[*FUNCTIONS, "in_a_gradient"])
 def test_saving_is_refused(function, tmp_path, capfd):
     message = (
-        "tf_cg_ops: a saved function must consist of TensorFlow operations, got Python code from numpy_function or "
-        "watch_gradient(call=...). Save the weights instead, and build the model from its code where you load them."
+        " is Python code, which a saved function cannot contain. Save the weights instead, and build the model from its "
+        "code where you load them."
     )
     with pytest.raises(
-        ValueError, match=f"^Found invalid capture b'{re.escape(message)}' when saving custom gradients\\.$"
+        ValueError, match=f"^Found invalid capture b.numpy_function: '\\S+'{re.escape(message)}. when saving "
     ):
         tf.saved_model.save(module_of(function), tmp_path)
     assert "Traceback" not in capfd.readouterr().err
@@ -452,7 +452,7 @@ def test_saving_is_refused(function, tmp_path, capfd):
 def test_exporting_a_keras_model_is_refused(tmp_path):
     x = keras.Input([2])
     model = keras.Model(x, SINGLE(x))
-    with pytest.raises(ValueError, match="a saved function must consist of TensorFlow operations"):
+    with pytest.raises(ValueError, match="is Python code, which a saved function cannot contain"):
         model.export(tmp_path / "model", verbose=False)
 
 

@@ -10,9 +10,9 @@ import tensorflow as tf
 from tf_cg_ops._src.core import library
 from tf_cg_ops._src.ops import composed
 
-from ..support import contraction, emulated_cuda
 from ..support.modes import built_in_function
 from ..support.tensors import DTYPES
+from . import contraction, emulated_cuda
 
 # Each operand is a power of two or a sum of some, so that the exact sum is known.
 EPSILON = 2.0**-12

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ..support import contraction, emulated_cuda
-from ..support.contraction import FORMS, UNTOUCHED, assert_every_length_within_fences, check, expected
 from ..support.tensors import DTYPES, assert_gradient_close, pairs, random_array
+from . import contraction, emulated_cuda
+from .contraction import FORMS, UNTOUCHED, assert_every_length_within_fences, check, expected
 
 
 @pytest.fixture(params=[*contraction.KINDS, "gpu"])

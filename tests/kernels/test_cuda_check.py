@@ -19,15 +19,14 @@ import tf_cg_ops as cg
 from build_ops import cuda, cuda_check
 from build_ops.sources import CUDA_SOURCES
 
-from ..support.contraction import compile_objects
-from ..support.emulated_cuda import EMULATED_CUDA, FLAGS
 from ..support.sources import ROOT
+from .contraction import compile_objects
+from .emulated_cuda import EMULATED_CUDA, FLAGS
 
 
 def build_emulated(folder, root=ROOT):
-    """The check program of a copy of the sources, with CUDA emulated."""
-    sources = [*cuda_check.SOURCES, *CUDA_SOURCES, f"{EMULATED_CUDA}/emulator.cc"]
-    objects = compile_objects(sources, *FLAGS, folder=folder, root=root)
+    """The check program of the sources, or of a copy, with CUDA emulated."""
+    objects = compile_objects([*cuda_check.SOURCES, *CUDA_SOURCES, f"{EMULATED_CUDA}/emulator.cc"], *FLAGS, root=root)
     subprocess.run(["g++", "-o", folder / "cuda_check", *objects], check=True)
     return folder / "cuda_check"
 
@@ -41,16 +40,20 @@ def run(program, *arguments, **environment):
     return subprocess.run([program, *arguments], capture_output=True, text=True, env={**os.environ, **environment})
 
 
-def test_the_program_checks_every_kernel_and_writes_the_times(program, tmp_path):
-    result = run(program, "--quick", "--csv", tmp_path / "times.csv")
+@pytest.mark.parametrize(
+    ("only", "num_cases"), [("1001", 3), pytest.param("", 16, marks=pytest.mark.slow)], ids=["some", "all"]
+)
+def test_the_program_checks_the_kernels_and_writes_the_times(only, num_cases, program, tmp_path):
+    """All cases take a minute; test_contraction.py runs the kernels on more."""
+    result = run(program, "--quick", "--csv", tmp_path / "times.csv", "--only", only)
     assert result.returncode == 0, result.stdout
-    assert re.search(r"^\d{5} results checked, 0 wrong\.$", result.stdout, re.MULTILINE)
+    assert re.search(r"^\d{2,5} results checked, 0 wrong\.$", result.stdout, re.MULTILINE)
     with open(tmp_path / "times.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert {row["dtype"] for row in rows} == {"float16", "bfloat16", "float32", "float64", "complex64", "complex128"}
     assert all(float(row["milliseconds"]) > 0 for row in rows)
     # One line of the table for each, too.
-    assert len(re.findall(r"^\| .* \| \w+\d+ \|", result.stdout, re.MULTILINE)) == len(rows) == 16 * 6
+    assert len(re.findall(r"^\| .* \| \w+\d+ \|", result.stdout, re.MULTILINE)) == len(rows) == num_cases * 6
 
 
 # Text in the sources, a fault to replace it with, and a case that shows the fault.
@@ -76,7 +79,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_program_finds_injected_faults(fault, tmp_path):
     right, wrong, case = FAULTS[fault]
-    for folder in ("cc", "cuda", "tests/support/emulated_cuda"):
+    for folder in ("cc", "cuda", "tests/kernels/emulated_cuda"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     faulty = 0
     for path in (tmp_path / "cuda").glob("*.cuh"):
@@ -354,18 +357,6 @@ def test_a_product_takes_few_instructions(kernels, name, dtype):
     assert issued / products <= dict(zip(WORK, budgets, strict=True))[dtype]
 
 
-def test_rows_cut_by_other_loops_keep_the_budget_of_their_vectors(kernels):
-    """Unaligned sums over two loops or more find their elements one by one."""
-    for dtype, (size, _, add, _) in WORK.items():
-        function = kernels[SCALARS.format(dtype)]
-        loops = [loop for loop in loops_of(function) if shortest_way(function, {"LDG": 2 * size, add: size}, *loop)]
-        inner = [a for a in loops if not any(b != a and a[0] <= b[0] and b[1] <= a[1] for b in loops)]
-        # The other sums are over one loop, with and without constant distances.
-        assert len(inner) == 3
-        longest = max(shortest_way(function, {"LDG": 2 * size, add: size}, *loop) for loop in inner)
-        assert longest <= VECTOR * 2 // 3
-
-
 def test_vectors_are_read_at_once(kernels):
     """So the loops above are the ones that read operands, and they are complete."""
     for dtype in TYPES:
@@ -374,27 +365,6 @@ def test_vectors_are_read_at_once(kernels):
         ]
         for name in (f"MultiplyFlatKernel<{dtype}, true>", *names):
             assert hot_loop(kernels[name])[1] == 2 * UNROLL
-
-
-def test_single_elements_of_columns_are_read_at_once(kernels):
-    """Without enough registers, the compiler would use one of them again, and wait for its load first."""
-    for dtype in ("Half", "BFloat16"):
-        function = kernels[f"SumColumnsKernel<{dtype}, ScalarReader<{dtype}, unsigned int>>"]
-        work = {"LDG": 2 * WORK[dtype][0], WORK[dtype][2]: WORK[dtype][0]}
-        begin, end = min(
-            (loop for loop in loops_of(function) if shortest_way(function, work, *loop)),
-            key=lambda loop: loop[1] - loop[0],
-        )
-        waits, loaded = [], set()
-        for address, text in function:
-            if begin <= address <= end:
-                opcode, _, operands = re.sub(r"^@!?U?P\d+ ", "", text).partition(" ")
-                registers = re.findall(r"\bR\d+\b", operands)
-                is_load = opcode.startswith("LDG")
-                waits.append("load" if is_load else "use" if loaded & set(registers) else "")
-                loaded |= {registers[0]} if is_load else set()
-        assert waits.count("load") == 2 * WORK[dtype][0]
-        assert "load" not in waits[waits.index("use") :], dtype
 
 
 def test_the_plain_product_is_as_short_as_one_written_by_hand(kernels):

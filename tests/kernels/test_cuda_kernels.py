@@ -5,10 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from ..support import contraction, emulated_cuda
-from ..support.contraction import FORMS, UNTOUCHED, check
 from ..support.tensors import DTYPES, pairs, random_array
-from .test_contraction import LARGE
+from . import contraction, emulated_cuda
+from .contraction import FORMS, UNTOUCHED, check
 
 
 @pytest.mark.parametrize("shapes", [(1, 1), (1, 0), (0, 1)], ids=["same", "scalar rhs", "scalar lhs"])
@@ -81,12 +80,6 @@ def test_long_rows_at_any_address_within_fences(shapes, dtype, rng):
             check(out, lhs, rhs, "x", dtype)
             results.add(out.tobytes())
         assert len(results) == 1
-
-
-def test_some_of_the_large_sums_are_cut_into_parts():
-    """So that both are tried."""
-    are_cut = [emulated_cuda.schedule(shapes).parts > 1 for shapes in LARGE]
-    assert 5 < sum(are_cut) < len(LARGE) - 5
 
 
 @pytest.mark.parametrize(("form", "dtype"), pairs(FORMS, DTYPES))
@@ -216,13 +209,6 @@ def test_a_product_may_be_written_over_its_operand(shapes, order, dtype, rng):
     np.testing.assert_array_equal(out.view(np.uint8), expected.view(np.uint8))
 
 
-def test_elements_counted_along_vectors_fit_into_31_bits():
-    """A row of two elements counts as a vector of eight, where it is read element by element."""
-    for n, is_narrow in ((LIMIT // 8 - 1, True), (LIMIT // 8, False)):
-        schedule = emulated_cuda.schedule([[n, 3, 2], [n, 3, 2], [1, 3, 1]], itemsize=2)
-        assert (schedule.is_vectorized, schedule.has_narrow_indices) == (False, is_narrow)
-
-
 def test_long_rows_of_any_elements_are_cut_into_segments():
     """Shorter rows are not, nor rows that leave too many threads of their last segment idle."""
     for size, kernel in ((3, "scalar"), (169, "scalar"), (171, "segments"), (257, "scalar"), (343, "segments")):
@@ -248,25 +234,10 @@ def test_elements_of_16_bytes_are_always_vectors():
         assert (schedule.kernel, schedule.is_vectorized) == (kernel, True)
 
 
-def test_a_flat_product_of_any_size_is_in_vectors():
-    """It takes several launches."""
-    for n in (LIMIT - 1, LIMIT, 5 * LIMIT):
-        schedule = emulated_cuda.schedule([[n], [n], [n]])
-        assert (schedule.kernel, schedule.is_vectorized, schedule.rhs_moves) == ("multiply flat", True, True)
-
-
 def test_many_loops_take_64_bits():
     """A kernel has room for 16 loops with 32-bit indices."""
     for k, is_narrow in ((5, True), (6, False)):
         assert emulated_cuda.schedule([[2, 1, 1] * k, [1, 2, 1] * k, [1, 1, 2] * k]).has_narrow_indices == is_narrow
-
-
-def test_the_operand_that_moves_is_on_the_left():
-    """One form serves both orders."""
-    schedule = emulated_cuda.schedule([[1], [100], [100]])
-    assert (schedule.kernel, schedule.rhs_moves, schedule.swaps_operands) == ("multiply flat", False, True)
-    schedule = emulated_cuda.schedule([[100], [1], [100]])
-    assert (schedule.kernel, schedule.rhs_moves, schedule.swaps_operands) == ("multiply flat", False, False)
 
 
 @pytest.mark.parametrize(

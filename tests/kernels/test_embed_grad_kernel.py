@@ -28,19 +28,6 @@ def test_elementwise_products(device, dtype, rng):
         assert_gradient_close(contract(a, b, [n], "gx"), widen(a) * np.conj(widen(b)), dtype)
 
 
-def test_scalar_factor_on_either_side(device, dtype, rng):
-    for n in LENGTHS:
-        a, s = random_array(rng, [n], dtype), random_array(rng, [], dtype)
-        assert_gradient_close(contract(s, a, [n]), widen(s) * np.conj(widen(a)), dtype)
-        assert_gradient_close(contract(a, s, [n]), widen(a) * np.conj(widen(s)), dtype)
-
-
-def test_sum_down_to_a_scalar(device, dtype, rng):
-    for n in LENGTHS:
-        a, b = random_array(rng, [n], dtype), random_array(rng, [n], dtype)
-        assert_gradient_close(contract(a, b, []), np.vdot(widen(b), widen(a)), dtype, scale=4 * max(1, n) ** 0.5)
-
-
 @pytest.mark.parametrize("rows", [1, 3, 300])
 def test_a_jacobian_summed_over_rows_or_columns(rows, device, rng):
     """dx = dy @ gx runs down the columns, dy = gx @ x along the rows of a [rows, n] Jacobian."""
@@ -50,29 +37,6 @@ def test_a_jacobian_summed_over_rows_or_columns(rows, device, rng):
         dx, dfx = contract(dy, jacobian, [n], "x", all_axes=True), contract(jacobian, x, [rows], "fx", all_axes=True)
         np.testing.assert_allclose(dx, dy @ jacobian, rtol=1e-12, atol=atol)
         np.testing.assert_allclose(dfx, jacobian @ x, rtol=1e-12, atol=atol)
-
-
-@pytest.mark.parametrize("wrt", ["fx", "gx", "x"])
-def test_long_reductions_are_cut_into_blocks_without_a_seam(wrt, device, rng):
-    """Reductions over 300,000 products for few elements of out, with two reduced loops that do not merge."""
-    dims = {"b": 100, "k": 3, "n": 1000}
-    shapes = {"fx": "bkn", "gx": "bkn", "x": "k"}  # x is [3, 1] and broadcasts over b and n.
-    arrays = {role: random_array(rng, [dims[d] for d in dim]) for role, dim in shapes.items()}
-    arrays["x"] = arrays["x"][:, None]
-    given = [role for role in shapes if role != wrt]
-    actual = contract(*(arrays[role] for role in given), arrays[wrt].shape, wrt)
-    product = np.broadcast_to(arrays[given[0]] * arrays[given[1]], [100, 3, 1000])
-    expected = product.sum((0, 2))[:, None] if wrt == "x" else product
-    np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-10)
-
-
-def test_equal_sums_are_spread_over_all_elements(device, rng):
-    """Both operands are broadcast along x, so that every element of dx is the same sum."""
-    dy, gx = random_array(rng, [700]), random_array(rng, [700, 1])
-    for n in (3, 256, 1000, 5000):
-        np.testing.assert_allclose(contract(dy, gx, [n], axis=[-1]), np.full(n, dy @ gx[:, 0]), rtol=1e-12)
-        same = contract(dy[:1], gx[:1, 0], [2, n, 1], axis=[0, 1])
-        np.testing.assert_allclose(same, np.full([2, n, 1], dy[0] * gx[0, 0]))
 
 
 def test_sums_are_the_same_bits_in_every_run_for_any_number_of_threads(tmp_path):

@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import json
+import pathlib
 
 import numpy as np
 import pytest
@@ -10,8 +11,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.keras_models import data, sign_layer, train_by_hand
-from ..support.modes import assert_all_close
+from ..support.keras_models import data, sign_layer
 from ..support.processes import run_python
 from ..support.sources import ROOT
 
@@ -58,58 +58,7 @@ def test_gradients_in_mixed_precision(policy, keras):
         np.testing.assert_allclose(actual, expected, rtol=0, atol=4 * rtol * np.max(np.abs(expected)))
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_training_in_mixed_precision_is_close_to_that_by_hand(policy, keras):
-    keras.mixed_precision.set_global_policy(policy)
-    x, y = data()
-    layer = sign_layer(keras)
-    model = keras.Sequential([layer])
-    optimizer = keras.optimizers.SGD(0.2)
-    if policy == "mixed_float16":
-        optimizer = keras.mixed_precision.LossScaleOptimizer(optimizer)
-    model.compile(optimizer=optimizer, loss="mse", jit_compile=False)
-    losses = model.fit(x, y, epochs=8, batch_size=16, shuffle=False, verbose=0).history["loss"]
-    found, expected = [*layer.get_weights(), losses], train_by_hand(0.2, 8, 16)
-    assert found[0].dtype == np.float32
-    assert_all_close(found, expected, rtol=POLICIES[policy][1])
-    assert losses[-1] < 0.5 * losses[0]
-
-
-DETERMINISM = """
-import sys
-import tensorflow as tf
-import tf_cg_ops as cg
-
-tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
-tf.config.experimental.enable_op_determinism()
-tf.random.set_seed(7)
-start = tf.random.normal([257])
-x, noise = tf.random.normal([4001, 257]), tf.random.normal([4001])
-w = tf.Variable(start)
-
-@cg.custom_gradient
-def scaled(h):
-    return h * noise, lambda dy: dy * noise
-
-@tf.function
-def step():
-    with tf.GradientTape() as tape:
-        rows = x * w
-        h = cg.embed_gradient(tf.reduce_sum(rows, -1), tf.cos(rows), rows, axis=-1)
-        h = cg.embed_gradient(h, tf.reduce_mean(x, 0)[None, :] * noise[:, None], w, axis=None)
-        loss = tf.reduce_sum(scaled(h))
-    w.assign_sub(1e-4 * tape.gradient(loss, w))
-
-digests = set()
-for run in range(3):
-    w.assign(start)
-    step()
-    step()
-    tf.debugging.assert_all_finite(w, "")
-    tf.debugging.assert_none_equal(w, start)
-    digests.add(w.numpy().tobytes().hex())
-print(*digests)
-"""
+DETERMINISM = pathlib.Path(__file__).with_name("deterministic_training.py").read_text()
 
 
 def test_training_with_reductions_is_equal_bit_by_bit_run_after_run_and_with_more_threads(tmp_path):
@@ -121,40 +70,7 @@ def test_training_with_reductions_is_equal_bit_by_bit_run_after_run_and_with_mor
     assert one == two
 
 
-CHECKED_NUMERICS = """
-import json
-import numpy as np
-import tensorflow as tf
-import tf_cg_ops as cg
-
-tf.debugging.enable_check_numerics()
-fine, infinite, undefined = (tf.constant(n) for n in ([1.0, 2.0], [1.0, np.inf], [np.nan, 1.0]))
-dy = tf.constant([10.0, 3.0])
-
-@cg.custom_gradient
-def rule(fx, gx, x):
-    return fx + 0.0, lambda dy: (None, None, dy * gx)
-
-def differentiate(function, gx, x, with_gradient=True):
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        value = function(fine, gx, x)
-    gradient = tape.gradient(value, x, output_gradients=dy) if with_gradient else value
-    return value, gradient
-
-def attempt(*arguments):
-    try:
-        return [t.numpy().tolist() for t in run(*arguments)]
-    except tf.errors.InvalidArgumentError as error:
-        return str(error)
-
-found = []
-for run in (differentiate, tf.function(differentiate)):
-    for function in (cg.embed_gradient, rule):
-        found.append([attempt(function, fine, fine), attempt(function, fine, infinite),
-                      attempt(function, undefined, fine, False), attempt(function, undefined, fine)])
-print(json.dumps(found))
-"""
+CHECKED_NUMERICS = pathlib.Path(__file__).with_name("checked_numerics.py").read_text()
 
 
 def test_checked_numerics_report_the_op_where_a_bad_number_comes_up(tmp_path):

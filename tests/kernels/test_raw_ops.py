@@ -87,6 +87,7 @@ def test_raw_calls_of_the_ops(case):
         call()
 
 
+@pytest.mark.slow  # TensorFlow tries again for ten seconds.
 def test_a_result_that_does_not_fit_in_memory_is_an_error():
     with pytest.raises(tf.errors.ResourceExhaustedError, match="OOM when allocating tensor"):
         library.custom_gradient_embed_grad(ones([]), ones([]), tf.constant([2**60], tf.int64), wrt="x")

@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import pty
 import subprocess
 import sys
 import types
@@ -171,43 +170,31 @@ def test_source_distributions_and_metadata_need_no_tensorflow(copy_of_sources, w
     assert "Requires-Dist: tensorflow<2.22,>=2.21" in (tmp_path / folder / "METADATA").read_text()
 
 
-ELSEWHERE = "A model that `tf-cg-ops strip` has stripped runs everywhere, without this library."
-LINUX = "tf_cg_ops: the op library must be built on 64-bit Linux with glibc, got"
-
-
 @pytest.mark.parametrize(
-    ("name", "value", "message"),
+    ("name", "value", "got", "instead"),
     [
-        (
-            "platform",
-            {"system": lambda: "Darwin"},
-            f"{LINUX} macOS. Install it in a Linux container, for example Docker's image python:3.13. {ELSEWHERE}",
-        ),
-        (
-            "platform",
-            {"system": lambda: "Windows"},
-            f"{LINUX} Windows. Install it in WSL 2 or a Linux container, for example Docker's image python:3.13. "
-            f"{ELSEWHERE}",
-        ),
-        (
-            "struct",
-            {"calcsize": lambda _: 4},
-            f"{LINUX} a 32-bit Python ({sys.executable}). Use a 64-bit one. {ELSEWHERE}",
-        ),
+        ("platform", {"system": lambda: "Darwin"}, "macOS", "Install it in a Linux container, for example Docker's"),
+        ("platform", {"system": lambda: "Windows"}, "Windows", "Install it in WSL 2 or a Linux container, for"),
+        ("struct", {"calcsize": lambda _: 4}, f"a 32-bit Python ({sys.executable})", "Use a 64-bit one. A model that"),
         (
             "os",
             {"confstr": lambda _: None},
-            f"{LINUX} another C library (musl, as in Alpine). Use an image of Debian, such as python:3.13. {ELSEWHERE}",
+            "another C library (musl, as in Alpine)",
+            "Use an image of Debian, such as",
         ),
     ],
     ids=["macOS", "Windows", "32-bit", "musl"],
 )
-def test_other_systems_get_a_sentence_and_a_way_out(name, value, message, monkeypatch):
+def test_other_systems_get_a_sentence_and_a_way_out(name, value, got, instead, monkeypatch):
     machine.check_machine()
     monkeypatch.setattr(machine, name, types.SimpleNamespace(**{**vars(getattr(machine, name)), **value}))
     with pytest.raises(SystemExit) as error:
         machine.check_machine()
-    assert str(error.value) == message
+    start = "tf_cg_ops: the op library must be built on 64-bit Linux with glibc, got"
+    assert str(error.value).startswith(f"{start} {got}. {instead} ")
+    assert str(error.value).endswith(
+        " A model that `tf-cg-ops strip` has stripped runs everywhere, without this library."
+    )
 
 
 def test_a_newer_python_is_refused_unless_it_has_a_tensorflow(monkeypatch):
@@ -224,25 +211,6 @@ def test_a_newer_python_is_refused_unless_it_has_a_tensorflow(monkeypatch):
         "tf_cg_ops: Python must be 3.10 to 3.13, which tensorflow==2.21.* is published for, got 3.14.0. Make an environment "
         "with one of these: uv venv --python 3.13"
     )
-
-
-TELL = f"""
-import os, subprocess, sys
-os.setsid()
-terminal = os.open(os.ttyname(0), os.O_RDWR)  # It becomes the one of the session.
-code = "import sys; sys.path.insert(0, {str(ROOT)!r}); from build_ops.progress import tell; tell('compiled 1 of 2 files')"
-with open(sys.argv[1], "w") as captured:
-    subprocess.run([sys.executable, "-c", code], stdout=captured, check=True)
-"""
-
-
-def test_the_terminal_shows_the_progress_that_pip_captures(tmp_path):
-    ours, theirs = pty.openpty()
-    subprocess.run([sys.executable, "-c", TELL, tmp_path / "captured"], stdin=theirs, check=True)
-    assert (tmp_path / "captured").read_text() == "tf_cg_ops: compiled 1 of 2 files\n"
-    assert os.read(ours, 1000) == b"\r\033[Ktf_cg_ops: compiled 1 of 2 files\r\n"
-    os.close(ours)
-    os.close(theirs)
 
 
 def test_the_description_on_a_package_index_has_whole_addresses(tmp_path):

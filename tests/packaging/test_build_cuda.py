@@ -65,13 +65,7 @@ def test_each_generation_gets_code_and_the_newest_a_form_to_translate(monkeypatc
         "arch=compute_120,code=compute_120",
     ]
     assert command[command.index("-fstack-protector-strong") - 1] == "-Xcompiler"
-
-
-@pytest.mark.parametrize(("version", "compresses"), [("12.9", False), ("13.0", True)])
-def test_code_is_compressed_where_every_driver_for_the_toolkit_reads_it(version, compresses, monkeypatch, tmp_path):
-    make_nvcc(tmp_path, version)
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
-    assert ("--compress-mode=size" in cuda.find_toolkit()[0].compile_command()) == compresses
+    assert "--compress-mode=size" in command  # Not before nvcc 13: older drivers cannot read it.
 
 
 @pytest.mark.parametrize(

@@ -518,11 +518,7 @@ OPTIONS = Rows(
         lambda change, source, target: change(3, target),
         lambda change, source, target: change(source, 3),
         lambda change, source, target: change(source, target, check="yes"),
-        lambda change, source, target: change(source, target, inputs=[X]),
-        lambda change, source, target: change(source, target, inputs={"serving_default": X}),
-        lambda change, source, target: change(source, target, progress=3),
     ],
-    values=[lambda change, source, target: change(source, target, inputs={"nope": {}})],
 )
 
 
@@ -534,7 +530,7 @@ def of_changes(change, types, values):
 
     return Rows(
         types=[*map(bound, OPTIONS.by_error[TypeError]), *types],
-        values=[*map(bound, OPTIONS.by_error[ValueError]), *values],
+        values=values,
     )
 
 
@@ -550,6 +546,14 @@ SAVED_ROWS = {
             lambda source, target: cg.saved_model.adopt(source, target, "nope"),
             lambda source, target: cg.saved_model.adopt(source, target, {"nope": "saved"}),
         ],
+    ),
+    "saved_model.compare": Rows(
+        types=[
+            lambda source, target: cg.saved_model.compare(3, source),
+            lambda source, target: cg.saved_model.compare(source, source, [X]),
+            lambda source, target: cg.saved_model.compare(source, source, {"serving_default": X}),
+        ],
+        values=[lambda source, target: cg.saved_model.compare(source, source, {"nope": {}})],
     ),
     "saved_model.inspect": Rows(types=[lambda source, target: cg.saved_model.inspect(3)]),
     "saved_model.override": of_changes(

@@ -3,12 +3,10 @@
 import itertools
 import os
 import re
-import shutil
 import subprocess
 
 import pytest
 
-from ..conftest import SLOWEST
 from ..support.sources import ROOT, source_files
 
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -29,11 +27,6 @@ def test_make_without_a_target_lists_every_target_with_a_line():
     assert set(re.findall(r"^([a-z][\w-]*):(?! export)", MAKEFILE, re.MULTILINE)) == set(TARGETS)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_targets_can_be_made(target):
-    subprocess.run(["make", "--dry-run", target], cwd=ROOT, env=OUTSIDE_MAKE, check=True, stdout=subprocess.DEVNULL)
-
-
 def test_each_test_is_in_one_tier():
     assert set(TIERS) == {"test", "test-rest", "test-all", "test-slow"}
     marks = {name: options.split("-m ")[1].strip(" '") for name, options in TIERS.items() if "-m " in options}
@@ -48,12 +41,7 @@ def test_continuous_integration_runs_the_core_first_and_then_the_rest():
         "test",
         "test-rest",
         "bazel-test",
-        "docs",
     ]
-
-
-def test_the_slowest_files_exist():
-    assert [name for name in SLOWEST if not (ROOT / "tests" / name).is_file()] == []
 
 
 @pytest.mark.parametrize(
@@ -65,16 +53,3 @@ def test_workflows_and_pages_name_targets_that_exist(path):
     named = re.findall(r"(?:^ {4}|`|run: )make ([a-z][\w-]*)", path.read_text(), re.MULTILINE)
     assert named
     assert set(named) <= set(TARGETS)
-
-
-def test_without_bazel_and_without_apt_make_says_what_to_do(tmp_path):
-    for name in ("find", "id", "sh"):
-        (tmp_path / name).symlink_to(shutil.which(name))
-    command = [shutil.which("make"), "--no-print-directory", "install-bazel"]
-    environment = {**OUTSIDE_MAKE, "PATH": str(tmp_path)}
-    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert result.returncode == 2
-    assert result.stdout == (
-        "make: found no Bazel, and cannot install it without root and apt-get. "
-        "On Debian and Ubuntu: sudo apt-get install bazel-bootstrap\n"
-    )

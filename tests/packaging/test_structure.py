@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from build_ops import sources
+from build_ops import environments, matrix, sources
+from build_ops.tensorflow import SUPPORTED
+from tf_cg_ops._src.core import library
 
+from ..conftest import SLOWEST
 from ..support.sources import ROOT, source_files
-
-pytestmark = pytest.mark.core
-
 
 CPP = [str(path) for kind in ("cc", "cu", "cuh", "h", "c") for path in source_files(f"**/*.{kind}")]
 
@@ -68,10 +68,40 @@ def test_every_source_is_built():
     assert sorted(set(listed)) == sorted(str(path.relative_to(ROOT)) for path in files)
 
 
+def test_everything_knows_the_same_versions_of_tensorflow():
+    assert f"{SUPPORTED[0]} to {SUPPORTED[-1]}" == library.SUPPORTED_TENSORFLOW
+    assert tuple(matrix.NEWEST_PYTHON) == SUPPORTED
+
+
+@pytest.mark.parametrize(
+    "names", [SLOWEST, environments.CORE_TESTS, matrix.MORE_TESTS], ids=["slowest", "core", "more"]
+)
+def test_the_test_files_that_programs_name_exist(names):
+    assert [name for name in names if not (ROOT / "tests" / name).is_file()] == []
+
+
+def test_one_folder_of_headers_and_one_module_know_what_differs_between_versions():
+    asks = re.compile(r"TF_(MAJOR|MINOR|PATCH)_VERSION|TF_GRAPH_DEF_VERSION|__has_include")
+    known = {path.parent.name for path in source_files("cc/**/*", "cuda/**/*") if asks.search(path.read_text())}
+    assert known == {"versions"}
+    asks = re.compile(r"tf\.(__version__|version)\b")
+    # The check at import compares the version; the differences are in the module of private names.
+    assert {path.name for path in source_files("tf_cg_ops/**/*.py") if asks.search(path.read_text())} <= {
+        "library.py",
+        "tf_internal.py",
+    }
+
+
 def test_private_names_of_tensorflow_are_in_one_module():
     for path in source_files("tf_cg_ops/**/*.py"):
         if path.name != "tf_internal.py":
             assert not re.search(r"tensorflow\.python|tf\.__internal__|graph\._", path.read_text()), path
+
+
+def test_private_names_of_keras_are_in_one_module():
+    names = r"keras\.src|\b_(keras_mask|keras_history|flatten_layers|clear_losses|is_default|call_context_args)\b"
+    for path in source_files("tf_cg_ops/**/*.py"):
+        assert path.name == "keras_internal.py" or not re.search(names, path.read_text()), path
 
 
 def test_only_one_module_opens_the_library():
@@ -93,7 +123,7 @@ def test_the_package_needs_only_tensorflow_and_numpy():
     """Except the demo, which is an extra."""
     allowed = set(sys.stdlib_module_names) | {"tensorflow", "numpy", "tf_cg_ops"}
     for path in source_files("tf_cg_ops/**/*.py"):
-        if "demo" not in path.parts:
+        if "_demo" not in path.parts:
             for module in re.findall(r"^\s*(?:import|from) (\w+)", path.read_text(), re.MULTILINE):
                 assert module in allowed | EXTRAS.get(path.name, set()), f"{path} imports {module}"
 
@@ -132,5 +162,10 @@ def test_imports_go_one_way(folder):
 
 
 def test_each_folder_of_the_package_has_its_place_among_the_layers():
-    folders = {path.parent.name for path in source_files("tf_cg_ops/_src/*/*.py")}
-    assert folders == {*LAYERS, "demo"}
+    assert {path.parent.name for path in source_files("tf_cg_ops/_src/*/*.py")} == set(LAYERS)
+
+
+def test_a_private_module_has_one_underscore_in_its_path():
+    for path in source_files("tf_cg_ops/**/*.py"):
+        private = [part for part in path.relative_to(ROOT).parts if re.match("_(?!_)", part)]
+        assert len(private) <= 1, f"{path} is marked as private twice: under _src, names are plain"

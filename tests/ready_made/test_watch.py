@@ -43,26 +43,12 @@ def test_second_derivatives_pass(name):
     np.testing.assert_allclose(second, 2 * DY * DY)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"print": True}, "watch_gradient: XLA cannot compile print for the gradient of 'h'. Compile a Keras model "),
-        (
-            {"check_numerics": True},
-            "watch_gradient: XLA cannot compile check_numerics for the gradient of 'h'. Compile ",
-        ),
-        (
-            {"call": print},
-            "watch_gradient: 'print' is Python code, which XLA cannot compile. Leave jit_compile=True out ",
-        ),
-    ],
-    ids=["print", "check_numerics", "call"],
-)
-def test_a_gradient_under_xla_is_an_error(arguments, message):
+@pytest.mark.parametrize("arguments", [{"print": True}, {"check_numerics": True}, {"call": print}], ids=str)
+def test_a_gradient_under_xla_is_an_error(arguments):
     def function(x):
         return cg.watch_gradient(x, "h", **arguments)
 
-    with pytest.raises(NotImplementedError, match=message):
+    with pytest.raises(NotImplementedError, match="XLA"):
         jit(function, [X], DY)
     np.testing.assert_array_equal(tf.function(function, jit_compile=True)(X), X)
 
@@ -199,7 +185,7 @@ def test_a_saved_model_with_python_is_refused(tmp_path):
     module = tf.Module()
     spec = tf.TensorSpec([None], tf.float64)
     module.f = tf.function(lambda x: cg.watch_gradient(x, "h", call=print), input_signature=[spec])
-    with pytest.raises(ValueError, match=r"got Python code from numpy_function or watch_gradient\(call=\.\.\.\)\."):
+    with pytest.raises(ValueError, match="watch_gradient: 'print' is Python code, which a saved function"):
         tf.saved_model.save(module, tmp_path / "model")
 
 
@@ -208,11 +194,7 @@ def test_a_call_cannot_change_the_gradient(run, error):
     def halved(gradient):
         return gradient / 2
 
-    message = (
-        "watch_gradient: 'halved' must return None for the gradient of 'h', got an ndarray. To change a gradient, use "
-        "tf_cg_ops.custom_gradient."
-    )
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match="watch_gradient: 'halved' must return None for the gradient of 'h'"):
         run(lambda x: cg.watch_gradient(x, "h", call=halved), [X], DY)
 
     def spoil(gradient):
@@ -246,62 +228,6 @@ def test_the_function_is_freed_with_the_tape():
     reference = use()
     gc.collect()
     assert reference() is None
-
-
-WRONG = {
-    "a name of another type": (
-        {"name": 3},
-        TypeError,
-        "watch_gradient: name must be a string such as 'logits', got 3.",
-    ),
-    "an empty name": (
-        {"name": ""},
-        ValueError,
-        "watch_gradient: name must not be empty. Pass the name to show in messages, such as 'logits'.",
-    ),
-    "check_numerics as a string": (
-        {"name": "h", "check_numerics": "yes"},
-        TypeError,
-        "watch_gradient: check_numerics must be True or False, got 'yes'. Pass a Python bool.",
-    ),
-    "no function": (
-        {"name": "h", "call": []},
-        TypeError,
-        "watch_gradient: call must be a function of an array, or None, got []. Write for example call=history.append, with "
-        "a list.",
-    ),
-    "nothing to do": (
-        {"name": "h"},
-        ValueError,
-        "watch_gradient: choose what to do with the gradient of 'h': pass check_numerics=True, print=True, or a function "
-        "as call.",
-    ),
-    "integers": (
-        {"x": tf.constant(3), "name": "h"},
-        TypeError,
-        "watch_gradient: x must have one of the dtypes float16, bfloat16, float32, float64, complex64, complex128, got "
-        "int32. Cast it, for example with tf.cast(x, tf.float32).",
-    ),
-    "no tensor": (
-        {"x": [], "name": "h"},
-        ValueError,
-        "watch_gradient: x must hold at least one Tensor, got []. Pass the values whose gradients you want to watch.",
-    ),
-}
-
-
-@pytest.mark.core
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_arguments(name):
-    arguments, error, message = WRONG[name]
-    with pytest.raises(error) as caught:
-        cg.watch_gradient(**{"x": tf.constant(X)} | ({} if "nothing" in name else {"print": True}) | arguments)
-    assert str(caught.value) == message
-
-
-def test_options_are_keyword_only():
-    with pytest.raises(TypeError, match="positional argument"):
-        cg.watch_gradient(tf.constant(X), "h", True)
 
 
 @pytest.mark.parametrize("run", [eager, traced])

@@ -81,10 +81,10 @@ def overridden(tmp_path_factory):
     """A model with all functions: its folder, the files before, and the report."""
     folder = tmp_path_factory.mktemp("override")
     source, target = save(folder, **{f"f_{name}": function for name, (function, _) in FUNCTIONS.items()})
-    before, steps = contents(source), []
+    before = contents(source)
     with pytest.warns(UserWarning, match="has no effect on ops of .* inside functions that have their own gradient"):
-        report = cg.saved_model.override(source, target, {"Sin": fivefold}, progress=steps.append)
-    return folder, before, report, steps
+        report = cg.saved_model.override(source, target, {"Sin": fivefold})
+    return folder, before, report
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def test_gradients_of_a_signature_are_those_of_the_rule(overridden):
 
 
 def test_values_signatures_objects_and_names_stay(overridden):
-    folder, before, report, steps = overridden
+    folder, before, report = overridden
     source, target = folder / "source", folder / "target"
     assert contents(source) == before
     assert {comparison.verdict for comparison in report.comparisons} == {"equal, bit for bit"}
@@ -129,10 +129,6 @@ def test_values_signatures_objects_and_names_stay(overridden):
     changed = {name for name, nodes in old_bodies.items() if nodes != new_bodies[name]}
     assert changed
     assert all("Sin" in {node.op for node in old_bodies[name]} for name in changed)
-    assert steps[0] == f"reading {source}"
-    assert steps[1].startswith("overriding gradients: the graph (1 of ")
-    assert f"writing {target}" in steps
-    assert steps[-1].startswith("checking: target, ")
 
 
 @pytest.mark.mode_table(feature="override", mode="reloaded")

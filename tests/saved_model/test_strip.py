@@ -203,10 +203,7 @@ def test_a_stripped_model_can_be_stripped_and_saved_again(training, tmp_path):
     target = training[1] / "target"
     report = strip(target, tmp_path / "again")
     assert (report.replaced, report.nodes_dropped, report.functions_dropped) == ({}, 0, 0)
-    assert [(c.name, c.verdict, c.detail) for c in report.comparisons] == [
-        ("all", "not compared", "nothing was changed")
-    ]
-
+    assert report.comparisons == []
     assert contents(tmp_path / "again") == contents(target)
     tf.saved_model.save(tf.saved_model.load(target), tmp_path / "saved")
     assert not [op for op in ops_of(tmp_path / "saved") if op.startswith("CustomGradient")]

@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
@@ -277,8 +276,8 @@ def test_variables_that_are_missing(source, tmp_path):
 
 
 CANNOT_LOAD = (
-    r"saved_model\.strip: TensorFlow cannot load the source '{}': \w+: [^\n]+\. Copy the whole folder of the SavedModel, or "
-    r"skip the check with check=False \(--no-check\)\."
+    r"saved_model\.strip: TensorFlow cannot load '{}': [^\n]+\. First import the packages that register missing ops; if the "
+    r"file was changed, save or copy the model again\."
 )
 
 
@@ -303,7 +302,7 @@ def test_an_asset_that_is_missing(tmp_path):
     module.g = tf.function(module.table.lookup, input_signature=[tf.TensorSpec([None], tf.string)])
     tf.saved_model.save(module, tmp_path / "source")
     (tmp_path / "source" / "assets" / "words.txt").unlink()
-    with pytest.raises(ValueError, match=r"^saved_model\.strip: TensorFlow cannot load the source .*words\.txt"):
+    with pytest.raises(ValueError, match=r"^saved_model\.strip: TensorFlow cannot load .*words\.txt"):
         cg.saved_model.strip(tmp_path / "source", tmp_path / "target")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "words.txt"]
 
@@ -393,19 +392,16 @@ def test_an_interrupted_strip_leaves_nothing_behind(source, tmp_path, monkeypatc
 
 # The check
 
-OUTPUTS_DIFFER = (
-    "saved_model.strip: serving_default returns a different output y in the new model. Nothing was written. Please "
-    "report this, and attach the model."
-)
-
 
 def test_other_outputs_are_an_error_and_leave_no_target(source, tmp_path, monkeypatch):
     break_values(monkeypatch)
-    assert_fails(RuntimeError, OUTPUTS_DIFFER, source, tmp_path / "target")
-    # The broken signature equals the source if x = 2 sign(x). The function gets other inputs.
-    lucky = {"serving_default": {"x": [[2.0, -2.0]]}}
-    message = OUTPUTS_DIFFER.replace("serving_default", ".f")
-    assert_fails(RuntimeError, message, source, tmp_path / "target", inputs=lucky)
+    message = (
+        r"^saved_model\.strip: the new model must have the same values, got values of serving_default: different by "
+    )
+    before = tree(tmp_path)
+    with pytest.raises(RuntimeError, match=message):
+        cg.saved_model.strip(source, tmp_path / "target")
+    assert tree(tmp_path) == before
     report = cg.saved_model.strip(source, tmp_path / "unchecked", check=False)
     assert report.comparisons is None
     assert (tmp_path / "unchecked").is_dir()
@@ -421,9 +417,7 @@ def test_wrong_variables_are_seen(tmp_path, monkeypatch):
 
     module.step = tf.function(step, input_signature=[tf.TensorSpec([2])])
     break_values(monkeypatch)
-    with pytest.raises(
-        RuntimeError, match=r"^saved_model\.strip: \.step returns a different variable .* in the new model"
-    ):
+    with pytest.raises(RuntimeError, match=r"^saved_model\.strip: .* got values of \.step: different .*\(variable 0\)"):
         save_and_strip(module, tmp_path)
     assert not (tmp_path / "target").exists()
 
@@ -431,72 +425,6 @@ def test_wrong_variables_are_seen(tmp_path, monkeypatch):
 def test_a_model_that_does_not_load_any_more_is_an_error(source, tmp_path, monkeypatch):
     outputs = dict(_replace_ops.OUTPUT_NAMES, CustomGradientRule="nonsense")
     monkeypatch.setattr(_replace_ops, "OUTPUT_NAMES", outputs)
-    with pytest.raises(RuntimeError, match=r"^saved_model\.strip: tf\.saved_model\.load fails for the new model, "):
+    with pytest.raises(RuntimeError, match=r"^saved_model\.strip: the new model must load like the source, got "):
         cg.saved_model.strip(source, tmp_path / "target")
     assert list(tmp_path.iterdir()) == [source]
-
-
-def test_inputs_may_be_passed_and_steps_are_told(source, tmp_path):
-    x, steps = np.array([[1.0, -2.0]]), []  # Inputs of float64 take the dtype of the signature.
-    inputs = {"serving_default": {"x": x}}
-    report = cg.saved_model.strip(source, tmp_path / "target", inputs=inputs, progress=steps.append)
-    assert [c.verdict for c in report.comparisons] == ["equal, bit for bit"] * 2
-    assert steps[0] == f"reading {source}"
-    assert re.fullmatch(r"rewriting \d+ functions", steps[1])
-    assert steps[2] == f"writing {tmp_path / 'target'}"
-    assert steps[3:5] == ["checking: source, serving_default (1 of 2)", "checking: source, .f (2 of 2)"]
-    assert steps[-1] == "checking: target, .f (2 of 2)"
-
-
-UNKNOWN = r"{} in inputs must be {}, got {}\. Name signatures and their arguments as the model does\.$"
-REFUSED = "serving_default of the source fails with the given inputs: "
-
-
-@pytest.mark.parametrize(
-    ("inputs", "error"),
-    [
-        ({"serving": {}}, UNKNOWN.format("a signature", "one of serving_default", "serving")),
-        ({".f": {"x": 1.0}}, UNKNOWN.format("a signature", "one of serving_default", ".f")),
-        ({"serving_default": {"z": 1.0}}, UNKNOWN.format("an argument of serving_default", "one of x", "z")),
-        ({"serving_default": {"x": [[1.0, 2.0, 3.0]]}}, REFUSED),
-        ({"serving_default": {"x": "text"}}, REFUSED),
-    ],
-)
-def test_inputs_that_the_model_does_not_take(source, tmp_path, inputs, error):
-    with pytest.raises(ValueError, match=f"^saved_model.strip: {error}"):
-        cg.saved_model.strip(source, tmp_path / "target", inputs=inputs)
-    assert list(tmp_path.iterdir()) == [source]
-
-
-def test_inputs_where_there_is_nothing_to_name(tmp_path):
-    module, source, target = tf.Module(), tmp_path / "source", tmp_path / "target"
-    module.f = tf.function(lambda: {"y": cg.embed_gradient(tf.ones([]), 1.0, 2.0)}, input_signature=[])
-    of_signatures = ("a signature", "left out, because the model has no signatures", ".f")
-    of_arguments = ("an argument of serving_default", "left out, because it has no arguments", "x")
-    for signatures, inputs, names in (
-        ({}, {".f": {}}, of_signatures),
-        (module.f, {"serving_default": {"x": 1.0}}, of_arguments),
-    ):
-        tf.saved_model.save(module, source, signatures=signatures)
-        with pytest.raises(ValueError, match=f"^saved_model.strip: {UNKNOWN.format(*names)}"):
-            cg.saved_model.strip(source, target, inputs=inputs)
-
-
-def test_a_source_that_takes_no_made_up_inputs_is_not_compared(tmp_path):
-    """Another function refuses two rows and takes one."""
-    module = tf.Module()
-
-    def f(x):
-        with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(x > 1e6), [x])]):
-            return {"y": cg.embed_gradient(tf.sign(x), x, x)}
-
-    module.f = tf.function(f, input_signature=[tf.TensorSpec([None], name="x")])
-    module.g = tf.function(lambda x: tf.sign(tf.reshape(x, [1, 3])), input_signature=[tf.TensorSpec([None, 3])])
-    *refused, one_row = save_and_strip(module, tmp_path, signatures=module.f).comparisons
-    assert one_row.verdict == "equal, bit for bit"
-    for comparison in refused:
-        assert comparison.verdict == "not compared"
-        assert comparison.detail.startswith("it refuses inputs made from its input specs: InvalidArgumentError: ")
-    given = {"serving_default": {"x": [2e6, 3e6]}}
-    report = cg.saved_model.strip(tmp_path / "source", tmp_path / "again", inputs=given)
-    assert [c.verdict for c in report.comparisons[:2]] == ["equal, bit for bit", "not compared"]

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 import tf_cg_ops_cli
-from tf_cg_ops._src import command_line
+from tf_cg_ops import _command_line
 
 from ..support.processes import run_python
 
@@ -554,7 +554,7 @@ def test_a_model_of_tensorflows_decorator_before_and_after_it_is_adopted(saved, 
 
 
 def main(*arguments):
-    return command_line.run(tf_cg_ops_cli.parse(["audit", *map(str, arguments)]))
+    return _command_line.run(tf_cg_ops_cli.parse(["audit", *map(str, arguments)]))
 
 
 @pytest.mark.core

@@ -228,7 +228,6 @@ SPIKE = {"like": lambda x: x / (1 + 5.0 * tf.abs(x)), **BOTH}
 EXAMPLES = {
     "log1pexp": ("log1pexp", "log1pexp", [XS], BOTH),
     "the sigmoid of log1pexp": ("log1pexp", "sigmoid", [XS], BOTH),
-    "spiking_cell": ("spiking_cell", "spike", [XS], SPIKE),
     "long_sequence": ("long_sequence", "spike", [XS], SPIKE),
     "strip_for_tflite": ("strip_for_tflite", "rounded", [XS], {"like": hard_tanh(1.0), "second_order": True}),
 }

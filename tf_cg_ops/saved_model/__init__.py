@@ -1,9 +1,10 @@
-"""Works on SavedModels: `inspect` lists gradients, `override` and `adopt` change them, `strip` removes them."""
+"""Works on SavedModels: `inspect` and `compare` look at them, `override`, `adopt` and `strip` write changed copies."""
 
 from ._adopt import AdoptedGradient as AdoptedGradient
 from ._adopt import AdoptReport as AdoptReport
 from ._adopt import adopt as adopt
-from ._compare_models import Comparison as Comparison
+from ._compare import Comparison as Comparison
+from ._compare import compare as compare
 from ._inspect import EmbeddedGradient as EmbeddedGradient
 from ._inspect import inspect as inspect
 from ._override import OverrideReport as OverrideReport
@@ -19,6 +20,7 @@ __all__ = [
     "OverrideReport",
     "StripReport",
     "adopt",
+    "compare",
     "inspect",
     "override",
     "strip",

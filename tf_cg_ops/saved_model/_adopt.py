@@ -5,23 +5,22 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, text, tf_internal
-from tf_cg_ops._src.core.types import TensorLike
 from tf_cg_ops._src.custom_gradient import live_rule
 from tf_cg_ops._src.custom_gradient.graph_rule import attach
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.rewrite.overridden_op import attach_traced_rule
 from tf_cg_ops._src.rewrite.rule_table import Rule
 
-from . import _compare_models
-from ._changed_copy import write_changed_copy
-from ._compare_gradients import compare_gradients, to_compare
+from ._changed_copy import Copied, write_changed_copy
+from ._compare import GRADIENTS, Comparison, compare
 from ._foreign_gradients import (
     Captures,
     SavedGradient,
@@ -67,33 +66,35 @@ class AdoptedGradient:
       node: Its operation there.
       gradients: Its new gradient: "saved", "autodiff" or the name of a rule. It is "missing" if the op is in a gradient
         function and the file does not have the gradient of the op. Derivatives of higher order then raise an error.
-      difference: The largest difference between the file's gradient function and automatic differentiation of the ops
-        inside, for random numbers, divided by the largest element of both; None if they were not compared.
-      detail: Why they were not compared.
     """
 
     function: str
     node: str
     gradients: str
-    difference: float | None
-    detail: str
+
+    def __str__(self) -> str:
+        return f"{place_of(self.function, self.node)}: {self.gradients}"
 
 
 @dataclass(frozen=True)
-class AdoptReport:
+class AdoptReport(Copied):
     """What `adopt` changed.
 
     Attributes:
       source: The folder of the source.
       target: The folder that was written.
+      comparisons: What `compare` found out about the source and the target; None if the check was turned off.
       adopted: An AdoptedGradient for each gradient of `tf.custom_gradient`.
-      comparisons: The results of the check; None if it was turned off.
+      autodiff: What `compare` found out about the gradients of the target and of one with `gradients="autodiff"`; None
+        if the check was turned off.
     """
 
-    source: str
-    target: str
     adopted: list[AdoptedGradient]
-    comparisons: list[_compare_models.Comparison] | None
+    autodiff: list[Comparison] | None
+
+    def __str__(self) -> str:
+        adopted = [("adopted", str(each)) for each in self.adopted] or [("adopted", "nothing")]
+        return self._text(adopted, [("autodiff", each) for each in self.autodiff or []])
 
 
 @tf_internal.autograph_artifact
@@ -104,8 +105,6 @@ def adopt(
     gradients: str | Rule | Mapping[str, str | Rule] = "saved",
     *,
     check: bool = True,
-    inputs: Mapping[str, Mapping[str, TensorLike]] | None = None,
-    progress: Callable[[str], None] | None = None,
 ) -> AdoptReport:
     """Writes a copy of a SavedModel in which the gradients of `tf.custom_gradient` work after loading.
 
@@ -149,12 +148,10 @@ def adopt(
         places are "saved". A place is the name of a node, or of a function and a node, "function/node", as
         `saved_model.inspect` lists them. A rule is `rule(op, *dy)`, as for `tf_cg_ops.override_gradients`; `op.inputs`
         are the arguments of the decorated function and `op.outputs` its results.
-      check: Whether to run and compare both models.
-      inputs: The inputs of the check, as for `strip`.
-      progress: Called with a line of text before each step.
+      check: Whether to `compare` both models, and their gradients with automatic differentiation.
 
     Returns:
-      An AdoptReport. For each place it has the difference between "saved" and "autodiff", in numbers.
+      An AdoptReport. It says by how much the new gradients differ from automatic differentiation.
 
     Raises:
       FileNotFoundError: `source` is not a SavedModel, or lacks files of variables; the parent of `target` is not a
@@ -165,7 +162,7 @@ def adopt(
       ValueError: `gradients` is not one of these choices, or names a place that the model does not have; the file does
         not contain a gradient function, or one reads a tensor that its place does not get; a rule returns wrong
         gradients; the SavedModel cannot be read, is malformed, or cannot be loaded for the check; `target` lies inside
-        `source`; `inputs` names an unknown signature or argument, or the source fails with them.
+        `source`.
       RuntimeError: The new model fails, or computes other values.
 
     If there is an error, nothing is written.
@@ -178,70 +175,59 @@ def adopt(
                 f"{_API}: gradients must be 'saved', 'autodiff', a rule, or a dict of these by places, got "
                 f"{text.describe(choice)}."
             )
-    adopted: list[AdoptedGradient] = []
-
-    def change(proto: Any, path: pathlib.Path, report_progress: Callable[[str], None]) -> bool:
-        adoption = _Adoption(path, gradients, report_progress, adopted)
-        for meta_graph in proto.meta_graphs:
-            adoption.change(meta_graph)
-        adoption.check_all_matched()
-        return bool(adopted)
-
-    comparisons = write_changed_copy(_API, source, target, change, check, inputs, progress)
-    return AdoptReport(str(pathlib.Path(source)), str(pathlib.Path(target)), adopted, comparisons)
+    adoption = _Adoption(gradients)
+    copied = write_changed_copy(_API, source, target, adoption.change, check, gradients=True)
+    autodiff: list[Comparison] | None = [] if check else None
+    if check and any(each.gradients != _AUTODIFF for each in adoption.adopted):
+        parent = pathlib.Path(target).parent
+        with tempfile.TemporaryDirectory(prefix=f".{pathlib.Path(target).name}.", dir=parent) as folder:
+            adopt(source, folder + "/autodiff", _AUTODIFF, check=False)
+            autodiff = [each for each in compare(target, folder + "/autodiff") if each.what == GRADIENTS]
+    return AdoptReport(*copied, adoption.adopted, autodiff)
 
 
-@dataclass
 class _Adoption:
-    """Replaces foreign gradients by what the user chose for their places, and adds them to `adopted`."""
+    """Replaces foreign gradients by what the user chose for their places, and lists them in `adopted`."""
 
-    source: pathlib.Path
-    gradients: _Choice | Mapping[str, _Choice]
-    progress: Callable[[str], None]
-    adopted: list[AdoptedGradient]
+    def __init__(self, gradients: _Choice | Mapping[str, _Choice]) -> None:
+        self.gradients = gradients
+        self.adopted: list[AdoptedGradient] = []
 
-    def change(self, meta_graph: Any) -> None:
+    def change(self, proto: Any, source: pathlib.Path) -> bool:
         """Changes the graph and all functions that contain such gradients, gradient functions first."""
-        with raised_as_value_error(_API, self.source):
-            check_graph(meta_graph.graph_def)
-            holders = list(_holders(meta_graph))
-        plain = to_compare(meta_graph)
-        for i, holder in enumerate(holders):
-            self.progress(f"adopting gradients: {holder or 'the graph'} ({i + 1} of {len(holders)})")
-            self._change_body(meta_graph, plain, holder)
-        update_op_list(meta_graph)
-
-    def check_all_matched(self) -> None:
-        """Raises ValueError if the user's dict has a key that is not a place."""
+        for meta_graph in proto.meta_graphs:
+            with raised_as_value_error(_API, source):
+                check_graph(meta_graph.graph_def)
+                holders = list(_holders(meta_graph))
+            for holder in holders:
+                with raised_as_value_error(_API, source):  # Imports again, because functions before it have changed.
+                    body, captures = import_body(meta_graph.graph_def, holder), Captures(meta_graph)
+                self._change_body(meta_graph, body, captures)
+            update_op_list(meta_graph)
         places = [place_of(found.function, found.node) for found in self.adopted]
         named = self.gradients if isinstance(self.gradients, Mapping) else ()
         unmatched = set(named) - {*places, *(found.node for found in self.adopted)}
         if unmatched:
             raise ValueError(
-                f"{_API}: the keys of gradients must be places of tf.custom_gradient in '{self.source}', which has "
+                f"{_API}: the keys of gradients must be places of tf.custom_gradient in '{source}', which has "
                 f"{text.quoted(places) or 'none'}, got {text.quoted(sorted(unmatched))}. Name a node, or a function "
                 "and a node, as saved_model.inspect lists them."
             )
+        return bool(self.adopted)
 
-    def _change_body(self, meta_graph: Any, plain: Any, holder: str) -> None:
-        with raised_as_value_error(_API, self.source):
-            # For each holder again, because the functions before it have changed.
-            body, plain_body = (import_body(graph.graph_def, holder) for graph in (meta_graph, plain))
-            captures, plain_captures = Captures(meta_graph), Captures(plain)
-        serves_gradients = holder in gradient_functions(meta_graph.graph_def).values()
-        foreign = [node for node in body.nodes if is_foreign(node)]
-        gradients = {node.name: saved_gradient(meta_graph, node) for node in foreign}
-        compared = {name: compare_gradients(plain_body, name, g, plain_captures) for name, g in gradients.items()}
+    def _change_body(self, meta_graph: Any, body: Body, captures: Captures) -> None:
+        serves_gradients = body.function in gradient_functions(meta_graph.graph_def).values()
+        foreign = {node.name: node for node in body.nodes if is_foreign(node)}
 
         def attach_chosen(op: Any) -> Sequence[tf.Tensor] | None:
-            if op.name not in gradients:
+            if op.name not in foreign:
                 return None
-            gradient = gradients[op.name]
-            place = place_of(holder, op.name)
+            gradient = saved_gradient(meta_graph, foreign[op.name])
+            place = place_of(body.function, op.name)
             choice = self._choice(place, op.name)
             is_missing = choice == _SAVED and gradient is None and serves_gradients
             chosen = _MISSING if is_missing else choice if isinstance(choice, str) else text.name_of(choice)
-            self.adopted.append(AdoptedGradient(holder, op.name, chosen, *compared[op.name]))
+            self.adopted.append(AdoptedGradient(body.function, op.name, chosen))
             if is_missing:
                 return attach(_MISSING_WORDING, place, list(op.outputs), list(op.inputs), _raise_lookup_error)
             if choice == _SAVED:
@@ -253,7 +239,7 @@ class _Adoption:
             return attach_traced_rule(_API, choice, op, inputs, outputs, body.where)
 
         rewrite_body(meta_graph.graph_def, body, attach_chosen)
-        for node in foreign:
+        for node in foreign.values():
             forget(node)
 
     def _choice(self, place: str, node: str) -> Any:

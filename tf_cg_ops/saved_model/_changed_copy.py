@@ -6,64 +6,75 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import tensorflow as tf
+from tf_cg_ops._src.core import convert, tf_internal
 
-from tf_cg_ops._src.core import convert, text, tf_internal
-
-from . import _compare_models, _inputs
+from ._compare import DIFFERENT, VALUES, Comparison, compare_models
 from ._folder import GRAPH_FILES, read_saved_model, to_path
+from ._graphs import outside_of_functions
 
 _FINGERPRINT = "fingerprint.pb"
 _SHARD = re.compile(r"variables\.data-\d{5}-of-(\d{5})")
 _VARIABLE_OPS = ("VarHandleOp", "Variable", "VariableV2")
 
 
+@dataclass(frozen=True)
+class Copied:
+    """What all reports about a changed copy have."""
+
+    source: str
+    target: str
+    comparisons: list[Comparison] | None
+
+    def _text(self, done: Sequence[tuple[str, object]], found: Sequence[tuple[str, object]] = ()) -> str:
+        """The report in lines, with labels in a column: what was done and compared, and what else was found."""
+        nothing = "nothing: the check was turned off" if self.comparisons is None else "nothing that could be called"
+        compared = [("compared", str(each)) for each in self.comparisons or ()] or [("compared", nothing)]
+        lines = [*done, *compared, *found, ("written", self.target)]
+        width = max(len(label) for label, _ in lines)
+        return "\n".join(f"{label:<{width}}  {text}" for label, text in lines)
+
+
 def write_changed_copy(
     api: str,
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],
-    change: Callable[[Any, pathlib.Path, Callable[[str], None]], bool],
+    change: Callable[[Any, pathlib.Path], bool],
     check: bool,
-    inputs: Mapping[str, Mapping[str, Any]] | None,
-    progress: Callable[[str], None] | None,
-) -> list[_compare_models.Comparison] | None:
+    gradients: bool = False,
+) -> tuple[str, str, list[Comparison] | None]:
     """Applies `change` to the SavedModel, and writes the copy if its values are the same.
 
-    `change` gets the proto, the source and a function that reports progress, and returns whether it changed anything.
-    If it fails, nothing is written. Returns the comparisons, or None without the check.
+    `change` gets the proto and the source, and returns whether it changed anything. If it fails, nothing is written.
+    Returns what Copied holds: both paths, and the comparisons of values and perhaps of gradients.
     """
     source, target = to_path(api, "source", source), to_path(api, "target", target)
-    check, inputs = convert.to_bool(api, "check", check), _inputs.checked(api, inputs)
-    if progress is not None and not callable(progress):
-        raise TypeError(f"{api}: progress must be a function of a string, or None, got {text.describe(progress)}.")
-    report_progress = progress or (lambda _: None)
-    with tf.init_scope():  # A caller can be tracing a function.
-        report_progress(f"reading {source}")
+    check = convert.to_bool(api, "check", check)
+    with outside_of_functions() as tapes_record:
         proto = read_saved_model(api, source)
         _check_target(api, source, target)
         _check_variables(api, source, proto)
-        _inputs.check_names(api, proto, inputs)
-        is_changed = change(proto, source, report_progress)
+        is_changed = change(proto, source)
         # Next to the target, where renaming is atomic. If anything fails, the folder is removed.
         with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
             staged = pathlib.Path(folder) / target.name
-            report_progress(f"writing {target}")
             _copy(api, source, staged, proto if is_changed else None)
-            comparisons = None
-            if check and not is_changed:
-                comparisons = [_compare_models.Comparison("all", _compare_models.NOT_COMPARED, "nothing was changed")]
-            elif check:
-                comparisons = []
-                for meta_graph in proto.meta_graphs:
-                    tags = f" of {', '.join(meta_graph.meta_info_def.tags)}" if len(proto.meta_graphs) > 1 else ""
-                    comparisons += _compare_models.compare_models(
-                        api, source, staged, meta_graph, tags, inputs, report_progress
-                    )
+            comparisons: list[Comparison] | None = [] if check else None
+            if check and is_changed:
+                comparisons = compare_models(
+                    api, source, staged, proto.meta_graphs, {}, gradients=gradients and tapes_record
+                )
+                for found in comparisons:
+                    if found.what == VALUES and found.verdict == DIFFERENT:
+                        raise RuntimeError(
+                            f"{api}: the new model must have the same values, got {found}. Nothing was written. Please "
+                            "report this, and attach the model."
+                        )
             staged.rename(target)
-    return comparisons
+    return str(source), str(target), comparisons
 
 
 def _check_target(api: str, source: pathlib.Path, target: pathlib.Path) -> None:

@@ -100,20 +100,33 @@ def update_op_list(meta_graph: Any) -> None:
 
 
 @contextlib.contextmanager
-def raised_as_value_error(api: str, path: pathlib.Path) -> Iterator[None]:
-    """Raises ValueError for any exception of the block, which works on the graphs of the model at `path`.
+def outside_of_functions() -> Iterator[bool]:
+    """Leaves a function that the caller traces, and yields whether tapes record: there they do not."""
+    if tf.executing_eagerly():
+        yield True
+    else:
+        with tf.init_scope():
+            yield False
 
-    A malformed file can have nodes without attributes, invalid types, and names that do not exist.
+
+@contextlib.contextmanager
+def raised_as_value_error(
+    api: str, path: pathlib.Path, action: str = "build the graphs in", whole: bool = False
+) -> Iterator[None]:
+    """Raises ValueError for any exception of the block, with its first sentence or the `whole` text.
+
+    The block works on the model at `path`. A malformed file can have nodes without attributes, invalid types, and names
+    that do not exist.
     """
     try:
         yield
     except Exception as error:
-        reason = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
+        reason = " ".join(str(error).split()) if whole else str(error).strip().partition("\n")[0].partition(". ")[0]
         if not isinstance(error, _TENSORFLOW_ERRORS):
             reason = f"{type(error).__name__}: {reason}"
         raise ValueError(
-            f"{api}: TensorFlow cannot build the graphs in '{path}': {reason}. First import the packages that register "
-            "missing ops; if the file was changed, save or copy the model again."
+            f"{api}: TensorFlow cannot {action} '{path}': {reason.rstrip('.')}. First import the packages that "
+            "register missing ops; if the file was changed, save or copy the model again."
         ) from error
 
 

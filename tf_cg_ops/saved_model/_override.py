@@ -11,14 +11,12 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, tf_internal
-from tf_cg_ops._src.core.types import TensorLike
 from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.overridden_op import attach_traced_rule
 from tf_cg_ops._src.rewrite.own_gradients import OwnGradients, differentiated_inputs, name_of
 from tf_cg_ops._src.rewrite.rule_table import Key, Matching, Rule, RuleTable
 
-from . import _compare_models
-from ._changed_copy import write_changed_copy
+from ._changed_copy import Copied, write_changed_copy
 from ._foreign_gradients import forget, gradient_functions, is_foreign, saved_gradient
 from ._graphs import (
     Body,
@@ -39,20 +37,20 @@ _FUNCTION_ATTRIBUTES = ("f", "cond", "body", "then_branch", "else_branch")
 
 
 @dataclass(frozen=True)
-class OverrideReport:
+class OverrideReport(Copied):
     """What `override` changed.
 
     Attributes:
       source: The folder of the source.
       target: The folder that was written.
+      comparisons: What `compare` found out about the values; None if the check was turned off.
       overridden: How many operations of each type got a rule.
-      comparisons: The results of the check; None if it was turned off.
     """
 
-    source: str
-    target: str
     overridden: dict[str, int]
-    comparisons: list[_compare_models.Comparison] | None
+
+    def __str__(self) -> str:
+        return self._text([("overridden", ", ".join(f"{number} {op}" for op, number in self.overridden.items()))])
 
 
 @tf_internal.autograph_artifact
@@ -65,8 +63,6 @@ def override(
     inside: bool = False,
     unmatched: str = "error",
     check: bool = True,
-    inputs: Mapping[str, Mapping[str, TensorLike]] | None = None,
-    progress: Callable[[str], None] | None = None,
 ) -> OverrideReport:
     """Writes a copy of a SavedModel in which the ops that you name use your gradients.
 
@@ -103,9 +99,7 @@ def override(
         rule that matches. A rule computes from the op and the upstream gradients alone, and cannot read variables.
       inside: Whether rules also reach into functions that have their own gradient, which then lose it.
       unmatched: What to do about a rule that matches no op: "error" or "ignore".
-      check: Whether to run and compare both models.
-      inputs: The inputs of the check, as for `strip`.
-      progress: Called with a line of text before each step.
+      check: Whether to `compare` the values of both models.
 
     Returns:
       An OverrideReport.
@@ -119,8 +113,7 @@ def override(
         gradient of a wrong dtype.
       ValueError: `rules` is empty; a rule matches no op, or only ops inside functions that have their own gradient; a
         rule returns the wrong number of gradients or a wrong shape; `unmatched` is neither "error" nor "ignore"; the
-        SavedModel cannot be read, is malformed, or cannot be loaded for the check; `target` lies inside `source`;
-        `inputs` names an unknown signature or argument, or the source fails with them.
+        SavedModel cannot be read, is malformed, or cannot be loaded for the check; `target` lies inside `source`.
       RuntimeError: The new model fails, or computes other values.
 
     Other exceptions of a rule reach you unchanged. If there is an error, nothing is written.
@@ -129,20 +122,19 @@ def override(
     matching, functions = table.matching(), _Functions()
     own = OwnGradients(matching, functions.of)
 
-    def change(proto: Any, path: pathlib.Path, report_progress: Callable[[str], None]) -> bool:
+    def change(proto: Any, path: pathlib.Path) -> bool:
         outputs: list[tf.Tensor] = []
         for meta_graph in proto.meta_graphs:
             bodies = _bodies(path, meta_graph)
             outputs += functions.add(meta_graph, bodies)
-            _attach_rules(meta_graph, bodies, matching, report_progress)
+            _attach_rules(meta_graph, bodies, matching)
             _settle_own_gradients(meta_graph, bodies, matching, own, table.inside)
         matching.check_all_matched(f"'{path}'")
         own.check_rules_reach(f"'{path}'", outputs)
         return True
 
-    comparisons = write_changed_copy(_API, source, target, change, check, inputs, progress)
-    overridden = dict(sorted(matching.overridden.items()))
-    return OverrideReport(str(pathlib.Path(source)), str(pathlib.Path(target)), overridden, comparisons)
+    copied = write_changed_copy(_API, source, target, change, check)
+    return OverrideReport(*copied, dict(sorted(matching.overridden.items())))
 
 
 def _bodies(source: pathlib.Path, meta_graph: Any) -> list[Body]:
@@ -161,9 +153,8 @@ def _bodies(source: pathlib.Path, meta_graph: Any) -> list[Body]:
         return list(import_bodies(graph_def, lambda name, _: not name or name in reached))
 
 
-def _attach_rules(meta_graph: Any, bodies: Sequence[Body], matching: Matching, progress: Callable[[str], None]) -> None:
-    for i, body in enumerate(bodies):
-        progress(f"overriding gradients: {body.function or 'the graph'} ({i + 1} of {len(bodies)})")
+def _attach_rules(meta_graph: Any, bodies: Sequence[Body], matching: Matching) -> None:
+    for body in bodies:
 
         def attach(op: Any, place: str = body.where) -> list[tf.Tensor] | None:
             rule = matching.rule_for(op)

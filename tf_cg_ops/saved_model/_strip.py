@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import pathlib
 from collections import Counter
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tf_cg_ops._src.core import misplaced_calls, tf_internal
-from tf_cg_ops._src.core.types import TensorLike
+from tf_cg_ops._src.core import misplaced_calls, text, tf_internal
 
-from . import _compare_models, _pruning, _replace_ops
-from ._changed_copy import write_changed_copy
+from . import _pruning, _replace_ops
+from ._changed_copy import Copied, write_changed_copy
 from ._graphs import (
     check_graph,
     functions_in_attributes,
@@ -31,26 +29,30 @@ _HOST_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
 
 @dataclass(frozen=True)
-class StripReport:
+class StripReport(Copied):
     """What `strip` changed.
 
     Attributes:
       source: The folder of the source.
       target: The folder that was written.
+      comparisons: What `compare` found out about the values; None if the check was turned off.
       replaced: How many operations of each op were replaced.
       nodes_dropped: How many operations were dropped.
       functions_dropped: How many functions were dropped.
       host_functions: The operations that call Python functions of the process that made the model.
-      comparisons: The results of the check; None if it was turned off.
     """
 
-    source: str
-    target: str
     replaced: dict[str, int]
     nodes_dropped: int
     functions_dropped: int
     host_functions: list[str]
-    comparisons: list[_compare_models.Comparison] | None
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{number} {op}" for op, number in self.replaced.items())
+        dropped = f"{text.count(self.nodes_dropped, 'operation')} and {text.count(self.functions_dropped, 'function')}"
+        lines = [("replaced", counts or "nothing"), ("dropped", f"{dropped} that only gradients need")]
+        needs = "calls Python, and fails outside of the process that made the model"
+        return self._text(lines, [("attention", f"{host} {needs}") for host in self.host_functions])
 
 
 @tf_internal.autograph_artifact
@@ -60,8 +62,6 @@ def strip(
     target: str | os.PathLike[str],
     *,
     check: bool = True,
-    inputs: Mapping[str, Mapping[str, TensorLike]] | None = None,
-    progress: Callable[[str], None] | None = None,
 ) -> StripReport:
     """Copies a SavedModel without the ops of this library, so that you can serve it where the library is not installed.
 
@@ -91,12 +91,7 @@ def strip(
     Args:
       source: The folder of a SavedModel.
       target: The folder to write. Its parent must exist.
-      check: Whether to run and compare both models. See "How the copy is checked" in the guide "Train on someone else's
-        SavedModel".
-      inputs: The inputs of the check: a dict from signatures to dicts from arguments to Tensors, or to values that
-        convert to the dtypes of the signature. Missing arguments are made up. If there are several meta graphs, each
-        takes the signatures that it has.
-      progress: Called with a line of text before each step.
+      check: Whether to `compare` the values of both models.
 
     Returns:
       A StripReport.
@@ -108,53 +103,44 @@ def strip(
       FileExistsError: `target` exists.
       TypeError: An argument has the wrong type.
       ValueError: The SavedModel cannot be read, is malformed, or cannot be loaded for the check; `target` lies inside
-        `source`; `inputs` names an unknown signature or argument, or the source fails with them.
+        `source`.
       RuntimeError: The stripped model fails, or computes other values.
 
     If there is an error, nothing is written.
     """
     changes = _Changes()
 
-    def change(proto: Any, path: pathlib.Path, report_progress: Callable[[str], None]) -> bool:
+    def change(proto: Any, path: pathlib.Path) -> bool:
         with raised_as_value_error(_API, path):
             for meta_graph in proto.meta_graphs:
                 check_graph(meta_graph.graph_def)
-                _strip_meta_graph(meta_graph, changes, report_progress)
+                _strip_meta_graph(meta_graph, changes)
         return bool(changes.replaced)
 
-    comparisons = write_changed_copy(_API, source, target, change, check, inputs, progress)
-    return StripReport(
-        source=str(pathlib.Path(source)),
-        target=str(pathlib.Path(target)),
-        replaced=dict(sorted(changes.replaced.items())),
-        nodes_dropped=changes.nodes_dropped,
-        functions_dropped=changes.functions_dropped,
-        host_functions=changes.host_functions,
-        comparisons=comparisons,
-    )
+    copied = write_changed_copy(_API, source, target, change, check)
+    return StripReport(*copied, **vars(changes))
 
 
 @dataclass
 class _Changes:
-    replaced: Counter[str] = field(default_factory=Counter)
+    replaced: dict[str, int] = field(default_factory=dict)
     nodes_dropped: int = 0
     functions_dropped: int = 0
     host_functions: list[str] = field(default_factory=list)
 
 
-def _strip_meta_graph(meta_graph: Any, changes: _Changes, progress: Callable[[str], None]) -> None:
+def _strip_meta_graph(meta_graph: Any, changes: _Changes) -> None:
     """Replaces the ops of this library in the meta graph, and drops the nodes and functions that only they use."""
     if any(node.op in _replace_ops.OUTPUT_NAMES for node in nodes_of(meta_graph.graph_def)):
-        _replace_and_prune(meta_graph, changes, progress)
+        _replace_and_prune(meta_graph, changes)
     bodies = [("the graph", meta_graph.graph_def.node)]
     bodies += [(function.signature.name, function.node_def) for function in meta_graph.graph_def.library.function]
     changes.host_functions += [f"{n.name} in {where}" for where, nodes in bodies for n in nodes if n.op in _HOST_OPS]
 
 
-def _replace_and_prune(meta_graph: Any, changes: _Changes, progress: Callable[[str], None]) -> None:
+def _replace_and_prune(meta_graph: Any, changes: _Changes) -> None:
     graph_def = meta_graph.graph_def
     library = functions_of(graph_def)
-    progress(f"rewriting {len(library)} functions")
     replacer = _replace_ops.OpReplacer(library.keys())
     unread = replacer.replace_in_graph(graph_def)
     changes.nodes_dropped += _pruning.prune_graph(graph_def, unread, _serialize_without_graph(meta_graph))
@@ -172,7 +158,7 @@ def _replace_and_prune(meta_graph: Any, changes: _Changes, progress: Callable[[s
 
     needed = library.keys() & reachable(_functions_named_outside(meta_graph, library), strip_function)
     changes.functions_dropped += len(library) - len(needed)
-    changes.replaced += replacer.replaced
+    changes.replaced = dict(sorted((replacer.replaced + Counter(changes.replaced)).items()))
 
     kept = [function for name, function in library.items() if name in needed]
     set_repeated(graph_def.library.function, [*kept, *replacer.functions.values()])

@@ -104,6 +104,18 @@ def _common_dtype(api: str, names: Sequence[str], values: Sequence[Any]) -> tupl
     return first, dtype
 
 
+def leaves_to_tensors(api: str, x: Any, purpose: str) -> list[tf.Tensor]:
+    """The leaves of `x` as Tensors of any supported dtypes; ValueError, which names the purpose, if there are none."""
+    leaves = tf.nest.flatten(x)
+    if not leaves:
+        raise ValueError(
+            f"{api}: x must hold at least one Tensor, got {text.describe(x)}. Pass the values whose gradients you want "
+            f"to {purpose}."
+        )
+    names = [f"x[{i}]" for i in range(len(leaves))] if tf.nest.is_nested(x) else ["x"]
+    return [to_tensors(api, [name], [leaf])[0] for name, leaf in zip(names, leaves, strict=True)]
+
+
 def _to_tensor(api: str, name: str, value: Any, dtype: tf.DType | None) -> tf.Tensor:
     if isinstance(value, tf.Tensor):
         return value

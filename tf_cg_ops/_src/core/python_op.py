@@ -1,5 +1,6 @@
 """Calls a Python function from a graph. Only this process can run such a graph, and the errors say so."""
 
+import functools
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,9 +9,6 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
-
-# The gradient of the PyFunc op itself. TensorFlow looks it up only when a graph is saved.
-_NOT_SAVED = "TfCgOpsPythonIsNotSaved"
 
 
 def call_python(
@@ -41,7 +39,7 @@ def call_python(
     )
     tf_internal.add_python_function(graph, token, function)
     op = tf.raw_ops.PyFuncStateless if stateless else tf.raw_ops.PyFunc
-    overrides = {"PyFunc": _NOT_SAVED, "PyFuncStateless": _NOT_SAVED}
+    overrides = dict.fromkeys(("PyFunc", "PyFuncStateless"), _refusal_to_be_saved(subject))
     with tf_internal.stop_recording(), graph.gradient_override_map(overrides):
         results = op(input=inputs, token=token, Tout=[spec.dtype for spec in specs])
     for spec, result in zip(specs, results, strict=True):
@@ -49,15 +47,22 @@ def call_python(
     return results
 
 
-# TensorFlow would only log an error that is raised here, and advise to save without gradients, which gives a model that
-# cannot be loaded. So the message is in the name of a capture that TensorFlow refuses to save.
-@tf.RegisterGradient(_NOT_SAVED)
-@tf.autograph.experimental.do_not_convert
-def _refuse_to_be_saved(*_: Any) -> tf.Tensor:
-    """Captures a text: TensorFlow's error about captures that cannot be saved shows it."""
-    with tf.init_scope():
-        text = tf.constant(
-            "tf_cg_ops: a saved function must consist of TensorFlow operations, got Python code from numpy_function or "
-            "watch_gradient(call=...). Save the weights instead, and build the model from its code where you load them."
-        )
-    return tf.identity(text)
+# TensorFlow only looks up the gradient of the PyFunc op when a graph is saved. It would just log an error raised there,
+# and advise to save without gradients, which gives a model that cannot be loaded. So the message is the value of a
+# capture that TensorFlow refuses to save.
+@functools.cache
+def _refusal_to_be_saved(subject: str) -> str:
+    """Registers the gradient that prevents saving, and returns its name."""
+    name = f"TfCgOpsNotSaved: {subject}"
+
+    @tf.RegisterGradient(name)
+    @tf.autograph.experimental.do_not_convert
+    def capture_text(*_: Any) -> tf.Tensor:
+        with tf.init_scope():
+            text = tf.constant(
+                f"{subject} is Python code, which a saved function cannot contain. Save the weights instead, and build "
+                "the model from its code where you load them."
+            )
+        return tf.identity(text)
+
+    return name

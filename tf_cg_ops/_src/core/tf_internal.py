@@ -146,9 +146,9 @@ def autograph_scope() -> contextlib.AbstractContextManager[Any]:
 
 
 # TensorFlow translates a function that you pass to a loop like the code around the call.
-def converted_by_autograph(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, translated by AutoGraph if the code that calls this library is."""
-    return _autograph.tf_convert(function, _autograph_context.control_status_ctx())
+def converted_by_autograph(function: Callable[..., Any], status: Any = None) -> Callable[..., Any]:
+    """The function, translated by AutoGraph if the code that calls this library is, or code with this status."""
+    return _autograph.tf_convert(function, status or _autograph_context.control_status_ctx())
 
 
 # Attributes take half the time of an eager call, even with their default values.

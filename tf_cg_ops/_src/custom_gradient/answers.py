@@ -1,89 +1,66 @@
-"""Reads what a gradient function returned as one entry for each leaf of the arguments, without guessing."""
+"""Reads what a gradient function returned as one entry for each leaf of the arguments, without guessing.
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+An answer is flat, with an entry for each leaf, or has the structure of the arguments. What holds no Tensor has None as
+its entry, or none. If an answer can be read in several ways, all must mean the same.
+"""
+
+import operator
+from collections.abc import Iterator, Mapping, Sequence, Set, ValuesView
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, text
+from tf_cg_ops._src.custom_gradient.wording import Wording
 
-# One entry for each leaf of some arguments.
-Entries = list[Any]
+# The kinds of leaves. A constant can have an entry, which is not used: in a tf.function it can be a Tensor, and a rule
+# for an op can return a gradient for an integer.
+NOTHING, CONSTANT, TENSOR = range(3)
+
+_LEFT_OUT: Any = object()
 
 
-class _WrongAnswerError(ValueError):
-    """The answer does not have the structure of the arguments. The text continues a sentence about the function."""
+class _MisfitError(ValueError):
+    """A part of the answer does not have the structure of its argument. The text continues a sentence."""
 
 
-def flat_entries(subject: str, answer: Any, arguments: pytree.Leaves, names_keywords: bool = False) -> Entries:
-    """The entries in the order of the leaves. Without a dict there can be any number, which the caller checks.
+def read(wording: Wording, function: str, answer: Any, arguments: pytree.Leaves, kinds: Sequence[int]) -> list[Any]:
+    """One entry for each leaf of the arguments, from the answer of the gradient function of `function`.
 
-    Raises ValueError or TypeError about `subject` if the answer cannot be read; with `names_keywords` also if it has
-    several gradients for `**kwargs` without their names.
+    Raises ValueError or TypeError if the answer does not fit, or has several gradients for `**kwargs` without names.
     """
+    subject = wording.subject_of(function)
     answer = opened(subject, answer)
-    if not has_mapping(answer):
-        entries = tf.nest.flatten(answer)
-        if arguments.has_keywords and names_keywords:
-            _check_keywords(subject, entries, arguments)
-        return entries
-    read = _by_name if isinstance(answer, Mapping) else _by_position
-    readings = [lambda: read(answer, arguments.arguments)]
-    with_tensors = [a for a in arguments.arguments if _holds_tensors(a.value)] or arguments.arguments
-    if len(with_tensors) == 1:
-        readings.append(lambda: _of_single(answer, with_tensors[0], arguments.arguments))
-    if not isinstance(answer, Mapping):
-        readings.append(lambda: _by_position(answer, pytree.spread(arguments.arguments)))
-    found: list[Entries] = []
-    errors: list[str] = []  # Text, because exceptions would keep this frame alive.
-    for reading in readings:
-        try:
-            entries = reading()
-        except _WrongAnswerError as error:
-            errors.append(str(error))
-        else:
-            if not any(_are_same(entries, other) for other in found):
-                found.append(entries)
-    if len(found) > 1:
-        raise ValueError(
-            f"{subject} returned a dict that can be read in two ways: by the names of the inputs, and as the gradient "
-            "of one of them. Return a tuple with one gradient for each input."
-        )
-    if not found:
-        raise ValueError(f"{subject} {errors[0]}")
-    return found[0]
-
-
-def _check_keywords(subject: str, entries: Entries, arguments: pytree.Leaves) -> None:
-    last = arguments.arguments[-1] if arguments.arguments else None
-    if last is None or last.star != "**":
-        return
-    keys = [key for key in last.value if _holds_tensors(last.value[key])]
-    num_others = len(arguments.values) - len(tf.nest.flatten(last.value))
-    if len(keys) > 1 and any(entry is not None for entry in entries[num_others:]):
-        raise ValueError(
-            f"{subject} must return the gradients of '**{last.name}' in a dict with the keys {text.quoted(keys)}, got "
-            f"{text.count(len(entries), 'gradient')} without names: keyword arguments have no order that TensorFlow "
-            "keeps. Return the dict after the gradients of the other inputs."
-        )
+    flat: Any = None if has_mapping(answer) else [] if answer is None and not kinds else tf.nest.flatten(answer)
+    is_full = flat is not None and len(flat) == len(kinds)
+    entries = flat if is_full else _only_reading(wording, function, answer, flat, arguments, kinds)
+    last = arguments.arguments[-1] if arguments.has_keywords and wording.names_keywords and flat else None
+    if last is not None and last.star == "**":
+        first = len(kinds) - len(tf.nest.flatten(last.value))
+        kinds_by_key = tf.nest.pack_sequence_as(last.value, kinds[first:])
+        keys = [key for key in last.value if TENSOR in tf.nest.flatten(kinds_by_key[key])]
+        if len(keys) > 1 and any(entry is not None for entry in entries[first:]):
+            raise ValueError(
+                f"{subject} must return the gradients of '**{last.name}' in a dict with the keys {text.quoted(keys)}, "
+                f"got {_noun(answer)} without names: keyword arguments have no order that TensorFlow keeps. Return the "
+                "dict after the gradients of the other inputs."
+            )
+    return entries
 
 
 def opened(subject: str, answer: Any) -> Any:
     """Turns iterators and tuples in the answer into lists; raises TypeError for a container without an order."""
     if tf.is_tensor(answer) or isinstance(answer, (str, bytes)):
         return answer
-    if isinstance(answer, (list, tuple, Iterator)):
+    if isinstance(answer, (list, tuple, Iterator, ValuesView)):
         return [opened(subject, item) for item in answer]
     if isinstance(answer, Mapping):
         return {key: opened(subject, item) for key, item in answer.items()}
-    is_view = tf.nest.is_nested(answer)  # The views of a dict are sets, but have an order.
-    is_array_of_objects = isinstance(answer, np.ndarray) and answer.dtype == object
-    if is_array_of_objects or (isinstance(answer, Set) and not is_view):
-        container = "a NumPy array of objects" if is_array_of_objects else text.describe_type(answer)
+    if isinstance(answer, Set) or (isinstance(answer, np.ndarray) and answer.dtype == object):
         raise TypeError(
-            f"{subject} must return its gradients in a tuple or a list, got {container}. Return one gradient for each "
-            "input, in their order."
+            f"{subject} must return its gradients in a tuple or a list, got {text.describe_type(answer)}. Return one "
+            "gradient for each input, in their order."
         )
     return answer
 
@@ -93,92 +70,80 @@ def has_mapping(answer: Any) -> bool:
     return any(map(has_mapping, answer)) if isinstance(answer, list) else isinstance(answer, Mapping)
 
 
-def _holds_tensors(value: Any) -> bool:
-    return any(pytree.tensors_for_gradients(leaf) for leaf in tf.nest.flatten(value))
+def _only_reading(
+    wording: Wording, function: str, answer: Any, flat: list[Any] | None, arguments: pytree.Leaves, kinds: Sequence[int]
+) -> list[Any]:
+    """The entries, on which all ways to read the answer agree; `flat` is the flat answer if it has no dict."""
+    items = [i for a in arguments.arguments for i in (pytree.spread([a]) if a.star == "*" else [a])]
+    rest = iter(kinds)
+    units = [(item.name, tf.nest.map_structure(lambda _: next(rest), item.value)) for item in items]
+    ways = [(flat, list(zip(arguments.names, kinds, strict=True)))] if flat is not None else []
+    ways += [(parts, units) for parts in (answer, [answer]) if isinstance(parts, list)]
+    readings: list[tuple[str, list[Any]]] = []
+    errors: list[str] = []
+    for parts, owners in ways:
+        for matched in _matches(parts, [max(tf.nest.flatten(inside), default=NOTHING) for _, inside in owners]):
+            pairs = list(zip(matched, owners, strict=True))
+            try:
+                entries = [entry for part, owner in pairs for entry in _aligned(part, *owner)]
+            except _MisfitError as error:
+                errors.append(str(error))  # Text, because exceptions would keep this frame alive.
+                continue
+            if not any(all(map(operator.is_, entries, others)) for _, others in readings):
+                readings.append((text.quoted(name for part, (name, _) in pairs if part is not _LEFT_OUT), entries))
+    if len(readings) == 1:
+        return readings[0][1]
+    if flat is not None and not readings:
+        raise ValueError(wording.wrong_number_message(function, len(flat), arguments.names))
+    names = text.quoted(name for name, _ in units)
+    if readings:
+        errors = [
+            f"must return gradients with one meaning, got gradients that can be those of {readings[0][0]}, or those of "
+            f"{readings[1][0]}. Return one gradient, or None, for each of {names}."
+        ]
+    errors.append(
+        f"must return one gradient for each of {names}, got {_noun(answer)}. Return a tuple in this order: only the "
+        "gradients of '**kwargs' and of a dict have names."
+    )
+    raise ValueError(f"{wording.subject_of(function)} {errors[0]}")
 
 
-def _are_same(first: Entries, second: Entries) -> bool:
-    return len(first) == len(second) and all(a is b for a, b in zip(first, second, strict=True))
+def _matches(parts: list[Any], kinds: list[int]) -> Iterator[list[Any]]:
+    """The ways to give each argument its part; or two of several, between which the others lie."""
+    if len(parts) == len(kinds):
+        yield parts
+    elif kinds.count(TENSOR) <= len(parts) < len(kinds):
+        for step in (1, -1):
+            rest, num_kept, matched = parts[::step], len(parts) - kinds.count(TENSOR), []
+            for kind in kinds[::step]:  # Those without Tensors have their parts as early, or as late, as possible.
+                is_kept = num_kept > 0 and kind != TENSOR and (rest[0] is None or kind == CONSTANT)
+                num_kept -= is_kept
+                matched.append(rest.pop(0) if is_kept or kind == TENSOR else _LEFT_OUT)
+            if not rest:
+                yield matched[::step]
 
 
-def _no_entries(argument: pytree.Argument) -> Entries:
-    return [None] * len(tf.nest.flatten(argument.value))
-
-
-def _by_name(answer: Mapping[str, Any], arguments: list[pytree.Argument]) -> Entries:
-    parts: dict[str, Any] = dict(answer)
-    names: list[str] = []
-    entries: Entries = []
-    missing: list[str] = []
-    for argument in arguments:
-        is_spread = argument.star == "**" and (argument.name not in parts or argument.name in argument.value)
-        inner = pytree.spread([argument]) if is_spread else [argument]
-        for single in inner:
-            names.append(single.name)
-            if single.name in parts:
-                entries += _aligned(parts.pop(single.name), single.value, single.name)
-            else:
-                entries += _no_entries(single)
-                missing += [single.name] if _holds_tensors(single.value) else []
-    if parts:
-        raise _WrongAnswerError(
-            f"returned a dict with {_keys(parts)}, but its inputs are {text.quoted(names)}. Use the names of the "
-            "inputs as keys, or return a tuple with one gradient for each input."
+def _aligned(part: Any, name: str, kinds: Any) -> list[Any]:
+    """The entries for the leaves of one argument, whose kinds have its structure, from its part of the answer."""
+    leaves = tf.nest.flatten(kinds)
+    if part is None or part is _LEFT_OUT:
+        return [None] * len(leaves)
+    if isinstance(kinds, Mapping) and isinstance(part, Mapping):
+        missing = [key for key in kinds if key not in part]
+        if set(part) <= set(kinds) and not any(TENSOR in tf.nest.flatten(kinds[key]) for key in missing):
+            return [e for key in sorted(kinds) for e in _aligned(part.get(key), f"{name}[{key!r}]", kinds[key])]
+    if isinstance(kinds, (list, tuple)) and isinstance(part, list) and len(part) == len(kinds):
+        return [e for i, inside in enumerate(kinds) for e in _aligned(part[i], f"{name}[{i}]", inside)]
+    if has_mapping(part) or len(tf.nest.flatten(part)) != len(leaves):
+        keys = f", {_noun(kinds)}" if isinstance(kinds, Mapping) else ""
+        raise _MisfitError(
+            f"must return the gradient of {name!r} in its structure{keys}, got {_noun(part)}. Return a Tensor for a "
+            "Tensor, a list for a list, and a dict with the same keys for a dict."
         )
-    if missing:
-        raise _WrongAnswerError(
-            f"returned a dict without a gradient for {text.quoted(missing)}. Use None for an input that has no "
-            "gradient."
-        )
-    return entries
+    return tf.nest.flatten(part)
 
 
-def _by_position(answer: Sequence[Any], arguments: list[pytree.Argument]) -> Entries:
-    left_out = arguments[len(answer) :]
-    if len(answer) > len(arguments) or any(_holds_tensors(argument.value) for argument in left_out):
-        raise _WrongAnswerError(
-            f"returned {text.count(len(answer), 'gradient')} with a dict among them, but its inputs are "
-            f"{text.quoted(argument.name for argument in arguments)}. Return one gradient, or one structure of "
-            "gradients, for each input."
-        )
-    entries = [e for part, a in zip(answer, arguments, strict=False) for e in _aligned(part, a.value, a.name)]
-    return entries + [entry for argument in left_out for entry in _no_entries(argument)]
-
-
-def _of_single(answer: Any, single: pytree.Argument, arguments: list[pytree.Argument]) -> Entries:
-    """Reads the answer as the gradient of the only argument that holds Tensors."""
-    is_star = single.star == "*" and len(single.value) == 1 and isinstance(answer, Mapping)
-    value = single.value[0] if is_star else single.value
-    entries: Entries = []
-    for argument in arguments:
-        entries += _aligned(answer, value, single.name) if argument is single else _no_entries(argument)
-    return entries
-
-
-def _aligned(part: Any, value: Any, name: str) -> Entries:
-    """The entries for the leaves of one value, from its part of the answer."""
-    num_leaves = len(tf.nest.flatten(value))
-    if part is None:
-        return [None] * num_leaves
-    if isinstance(value, Mapping) and isinstance(part, Mapping):
-        if set(part) != set(value):
-            raise _WrongAnswerError(
-                f"returned a dict with {_keys(part)} for {name!r}, which has {_keys(value)}. Use the keys of the input."
-            )
-        return [entry for key in sorted(value) for entry in _aligned(part[key], value[key], f"{name}[{key!r}]")]
-    if isinstance(value, (list, tuple)) and isinstance(part, list) and len(part) == len(value):
-        pairs = enumerate(zip(part, value, strict=True))
-        return [entry for i, (p, v) in pairs for entry in _aligned(p, v, f"{name}[{i}]")]
-    entries = tf.nest.flatten(part)
-    if has_mapping(part) or len(entries) != num_leaves:
-        noun = "a dict" if isinstance(part, Mapping) else text.count(len(entries), "gradient")
-        raise _WrongAnswerError(
-            f"returned {noun} for {name!r}, which is {text.describe_type(value)}. Return a gradient with the structure "
-            "of the input."
-        )
-    return entries
-
-
-def _keys(mapping: Mapping[Any, Any]) -> str:
-    noun = "the key" if len(mapping) == 1 else "the keys"
-    return f"{noun} {', '.join(map(repr, mapping))}"
+def _noun(part: Any) -> str:
+    if isinstance(part, Mapping):
+        return f"a dict of {text.quoted(part)}"
+    return text.count(len(tf.nest.flatten(part)), "gradient") + (" with a dict among them" if has_mapping(part) else "")

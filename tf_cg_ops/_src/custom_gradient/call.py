@@ -1,5 +1,6 @@
 """Calls a decorated function: computes the value and attaches the gradient function."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -11,8 +12,10 @@ import tensorflow as tf
 from tf_cg_ops._src.core import pytree, tapes, text, tf_internal
 from tf_cg_ops._src.core.signature import bind
 from tf_cg_ops._src.core.tf_internal import EagerTensor
-from tf_cg_ops._src.core.variables import (
-    as_variable,
+from tf_cg_ops._src.core.variables import as_variable
+from tf_cg_ops._src.custom_gradient import graph_rule, traced_rule, unused_outputs
+from tf_cg_ops._src.custom_gradient.checks import GradientChecks, takes_variables
+from tf_cg_ops._src.custom_gradient.variables import (
     call_and_note_reads,
     can_have_gradient,
     captured_variables,
@@ -20,8 +23,6 @@ from tf_cg_ops._src.core.variables import (
     reference_variables,
     variables_in,
 )
-from tf_cg_ops._src.custom_gradient import graph_rule, traced_rule, unused_outputs
-from tf_cg_ops._src.custom_gradient.checks import GradientChecks, takes_variables
 from tf_cg_ops._src.custom_gradient.wording import CUSTOM_GRADIENT, Wording
 from tf_cg_ops._src.keras import dispatch, keras_internal
 
@@ -48,6 +49,65 @@ class GradFn:
     takes_needed: bool = False
     materialize: bool = True
     tangents: Callable[..., Sequence[Any]] | None = None
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class Backward:
+    """The gradient function of one call, for tapes, live rules and traced rules alike.
+
+    Takes the upstream gradients of all components of the value; returns the gradients of all flat inputs.
+    """
+
+    grad_fn: Callable[..., Any]
+    checks: GradientChecks
+    outputs: list[Any]  # The leaves of the value.
+    components: list[list[tf.Tensor]]  # The Tensors of each leaf.
+    scopes: tuple[Any, ...] | None  # The Keras scopes of the call, in which `grad_fn` runs.
+    has_captures: bool = False
+    passed: Sequence[int] = ()  # The components whose upstream gradients pass to the last flat inputs.
+    needed: tuple[bool, ...] | None = None  # What `grad_fn` gets as `needed`, if it takes that.
+    has_marks: bool | None = None  # Whether the used outputs are marked; None if `grad_fn` gets zeros for the others.
+
+    def __call__(self, upstream: Sequence[Any]) -> list[Any]:
+        if keras_internal.current_scopes() != self.scopes:
+            with keras_internal.scopes_entered(self.scopes):
+                return self(upstream)
+        is_eager_value = type(upstream[0]) is not EagerTensor and type(self.outputs[0]) is EagerTensor
+        if is_eager_value and not tf.executing_eagerly() and traced_rule.current_order() == 0:
+            # In a graph, for example of tape.jacobian, this is a first derivative.
+            with traced_rule.derivative(1):
+                return self(upstream)
+        if self.has_marks is not None:
+            upstream = unused_outputs.with_none(upstream, self.has_marks)
+        dys = pytree.upstream_gradients(self.outputs, self.components, upstream)
+        kwargs: dict[str, Any] = {} if self.needed is None else {"needed": self.needed}
+        if self.checks.variables:
+            kwargs["variables"] = self.checks.variables
+        try:
+            answer = self.grad_fn(*dys, **kwargs)
+        except TypeError as error:
+            self.checks.check_takes_upstream(self.grad_fn, dys, kwargs, error)
+            raise
+        if not self.has_captures:
+            gradients = self.checks.checked_gradients(answer)
+        else:
+            answer, by_capture = answer
+            gradients = [*self.checks.checked_gradients(answer), *by_capture]
+        return [*gradients, *map(upstream.__getitem__, self.passed)] if self.passed else gradients
+
+    def tangents(self, tangents_of: Callable[..., Sequence[Any]], *flat: Any) -> list[Any]:
+        """The tangents of all components from those of all flat inputs, by the `tangents` of a `GradFn`."""
+        checks, first_passed = self.checks, len(flat) - len(self.passed)
+        first_variable = first_passed - len(checks.variables)
+        by_leaf = pytree.regroup(checks.arguments.values, checks.inputs, flat[:first_variable])
+        answer = tangents_of(by_leaf, checks.variables, list(flat[first_variable:first_passed]))
+        parts = [pytree.tensors_for_gradients(tangent) for tangent in answer]
+        pairs = zip(parts, self.components, strict=True)
+        result = [tangent for part, tensors in pairs for tangent in part or [None] * len(tensors)]
+        for position, tangent in zip(self.passed, flat[first_passed:], strict=True):
+            if tangent is not None:
+                result[position] = tangent if result[position] is None else result[position] + tangent
+        return result
 
 
 def call_with_gradient(
@@ -78,13 +138,15 @@ def call_with_gradient(
     # Read before the call, which can assign a variable: the gradient belongs to the values that the function got.
     inputs = [pytree.tensors_for_gradients(value) for value in arguments.values]
 
-    value, grad_fn, variables = _compute(compute or function, function, args, kwargs, wording, arguments, is_eager)
+    scope = contextlib.nullcontext() if compute or is_eager else traced_rule.value(saved_orders)
+    with scope:
+        value, grad_fn, variables = _compute(compute or function, function, args, kwargs, wording, arguments, is_eager)
     scopes = keras_internal.current_scopes()
     if is_eager and type(value) is EagerTensor and not variables and not isinstance(grad_fn, GradFn):
         # A shortcut for nearly every eager call: the rest would do the same in twice the time.
         checks = GradientChecks(wording, name, arguments, inputs, variables)
-        gradients = functools.partial(_gradients, grad_fn, False, checks, [value], [[value]], (), scopes)
-        return tapes.recorded_copies(name, [value], list(itertools.chain(*inputs)), gradients)[0]
+        backward = Backward(grad_fn, checks, [value], [[value]], scopes)
+        return tapes.recorded_copies(name, [value], list(itertools.chain(*inputs)), backward)[0]
     grad_fn = grad_fn if isinstance(grad_fn, GradFn) else GradFn(grad_fn)
     leaves = _leaves_of_value(wording.api, name, value)
     returned = _only_returned(leaves, variables, arguments.values)
@@ -101,20 +163,20 @@ def call_with_gradient(
     if not flat_outputs:
         return value
 
-    passed: list[int] = []
-    if returned:  # The upstream gradient passes unchanged to the first component of such a leaf.
-        passed = [sum(map(len, components[:i])) for i in returned]
-        flat_inputs += [flat_outputs[position] for position in passed]
-    parts = grad_fn.function, grad_fn.captures is not None, checks, outputs, components, passed, scopes
-    backward: Callable[..., list[Any]] = functools.partial(_gradients, *parts)
+    backward = Backward(
+        grad_fn.function, checks, outputs, components, scopes, has_captures=grad_fn.captures is not None
+    )
+    if returned:
+        backward.passed = [sum(map(len, components[:i])) for i in returned]
+        flat_inputs += [flat_outputs[position] for position in backward.passed]
     if not grad_fn.materialize:
-        backward = unused_outputs.with_none(backward)
-    tangents = grad_fn.tangents and _tangents(grad_fn.tangents, checks, components, passed)
+        backward.has_marks = is_eager
     for_tapes = backward
     if grad_fn.takes_needed:
+        backward.needed = tuple(map(bool, inputs))
         watched = tuple(bool(tf_internal.possible_gradient_types(tensors)) for tensors in inputs)
-        for_tapes = functools.partial(backward, needed=watched)
-        backward = functools.partial(backward, needed=tuple(map(bool, inputs)))
+        for_tapes = dataclasses.replace(backward, needed=watched)
+    tangents = grad_fn.tangents and functools.partial(backward.tangents, grad_fn.tangents)
     flat_outputs = graph_rule.attach(
         wording, name, flat_outputs, flat_inputs, backward, for_tapes, tangents, saved_orders=saved_orders
     )
@@ -189,67 +251,3 @@ def _only_returned(leaves: list[Any], variables: Sequence[tf.Variable], argument
         if inside and are_new and pytree.is_read_as_tensor(leaf) and all(map(can_have_gradient, inside)):
             found.append(i)
     return found
-
-
-def _gradients(
-    grad_fn: Callable[..., Any],
-    has_captures: bool,
-    checks: GradientChecks,
-    outputs: list[Any],
-    components: list[list[tf.Tensor]],
-    passed: Sequence[int],
-    scopes: tuple[Any, ...] | None,
-    upstream: Sequence[Any],
-    **kwargs: Any,
-) -> list[Any]:
-    """The gradients of all flat inputs from the upstream gradients of all components.
-
-    `grad_fn` runs in these Keras scopes and gets the keywords. The caller binds all other arguments with
-    functools.partial, which is faster than a closure.
-    """
-    if keras_internal.current_scopes() != scopes:
-        with keras_internal.scopes_entered(scopes):
-            return _gradients(grad_fn, has_captures, checks, outputs, components, passed, scopes, upstream, **kwargs)
-    is_eager_value = type(upstream[0]) is not EagerTensor and type(outputs[0]) is EagerTensor
-    if is_eager_value and not tf.executing_eagerly() and traced_rule.current_order() == 0:
-        # In a graph, for example of tape.jacobian, this is a first derivative.
-        with traced_rule.derivative(1):
-            return _gradients(grad_fn, has_captures, checks, outputs, components, passed, scopes, upstream, **kwargs)
-    dys = pytree.upstream_gradients(outputs, components, upstream)
-    if checks.variables:
-        kwargs["variables"] = checks.variables
-    try:
-        answer = grad_fn(*dys, **kwargs)
-    except TypeError as error:
-        checks.check_takes_upstream(grad_fn, dys, error, **kwargs)
-        raise
-    if not has_captures:
-        gradients = checks.checked_gradients(answer)
-    else:
-        answer, by_capture = answer
-        gradients = [*checks.checked_gradients(answer), *by_capture]
-    return [*gradients, *map(upstream.__getitem__, passed)] if passed else gradients
-
-
-def _tangents(
-    tangents_of: Callable[..., Sequence[Any]],
-    checks: GradientChecks,
-    components: list[list[tf.Tensor]],
-    passed: list[int],
-) -> Callable[..., list[Any]]:
-    """Makes the function that computes the tangents of the value's components from the tangents of all flat inputs."""
-
-    def tangents(*flat: Any) -> list[Any]:
-        first_passed = len(flat) - len(passed)
-        first_variable = first_passed - len(checks.variables)
-        by_leaf = pytree.regroup(checks.arguments.values, checks.inputs, flat[:first_variable])
-        answer = tangents_of(by_leaf, checks.variables, list(flat[first_variable:first_passed]))
-        parts = [pytree.tensors_for_gradients(tangent) for tangent in answer]
-        pairs = zip(parts, components, strict=True)
-        result = [tangent for part, tensors in pairs for tangent in part or [None] * len(tensors)]
-        for position, tangent in zip(passed, flat[first_passed:], strict=True):
-            if tangent is not None:
-                result[position] = tangent if result[position] is None else result[position] + tangent
-        return result
-
-    return tangents

@@ -15,8 +15,6 @@ from tf_cg_ops._src.custom_gradient import answers
 from tf_cg_ops._src.custom_gradient.wording import Wording
 
 _NUMBERS = (bool, int, np.ndarray, np.generic)
-# What a method does not have as its first argument.
-_NOT_OBJECTS = (*_NUMBERS, float, complex, str, bytes, type(None), tf.Tensor)
 
 
 def takes_variables(wording: Wording, grad_fn: Callable[..., Any]) -> bool:
@@ -51,10 +49,9 @@ class GradientChecks:
             signature = without_annotations(inspect.signature(_user_function(self.wording, grad_fn)))
             raise TypeError(self._message(sentence, names=names, signature=signature))
 
-    def check_takes_upstream(self, grad_fn: Any, dys: Sequence[Any], error: TypeError, **kwargs: Any) -> None:
+    def check_takes_upstream(self, grad_fn: Any, dys: Sequence[Any], kwargs: dict[str, Any], error: TypeError) -> None:
         """Raises TypeError, from this error, if the upstream gradients do not fit the parameters of grad_fn."""
         function, args = _user_function(self.wording, grad_fn), [*dys]
-        kwargs |= {"variables": self.variables} if self.variables else {}
         if self.wording.binds_arguments:
             args, kwargs = [*grad_fn.args, *args], {**grad_fn.keywords, **kwargs}
         signature = mismatched_signature(function, args, kwargs)
@@ -87,7 +84,9 @@ class GradientChecks:
         if is_flat and all(map(_fits_exactly, flat, self.inputs)):
             return list(flat)
         checked: list[Any] = []
-        for i, (gradient, tensors) in enumerate(zip(self._entries(answer), self.inputs, strict=True)):
+        kinds = [_kind_of(*leaf) for leaf in zip(self.arguments.values, self.inputs, strict=True)]
+        entries = answers.read(self.wording, self.function, answer, self.arguments, kinds)
+        for i, (gradient, tensors) in enumerate(zip(entries, self.inputs, strict=True)):
             gradient = slices.kept(gradient)
             if gradient is None:
                 checked.extend([None] * len(tensors))
@@ -97,60 +96,10 @@ class GradientChecks:
                 checked.extend(self._of_argument(i, gradient))
         return checked
 
-    def _entries(self, answer: Any) -> list[Any]:
-        """One entry for each leaf of the arguments."""
-        if isinstance(answer, tf.Tensor):
-            entries = [answer]
-        elif answer is None and not self.inputs:
-            entries = []
-        else:
-            entries = answers.flat_entries(self._subject, answer, self.arguments, self.wording.names_keywords)
-        if self._leaves_out_first(entries):
-            entries = [None, *entries]
-        if len(entries) < len(self.inputs) and not any(self.inputs[len(entries) :]):
-            # For example training=True and name=None: a tf.function passes keywords and defaults by position.
-            entries = entries + [None] * (len(self.inputs) - len(entries))
-        if len(entries) != len(self.inputs):
-            raise self._wrong_number(len(entries))
-        return entries
-
-    def _leaves_out_first(self, entries: list[Any]) -> bool:
-        """Whether the entries only fit without the first argument, an object without Tensors.
-
-        `types.MethodType(decorated, instance)`, a property and the classmethod of Python 3.13 pass it like this.
-        """
-        if not self.inputs or self.inputs[0] or isinstance(self.arguments.values[0], _NOT_OBJECTS):
-            return False
-        can_leave_out, can_include = self._fit(entries, 1), self._fit(entries, 0)
-        if can_leave_out and can_include and any(entry is not None for entry in entries):
-            raise self._wrong_number(len(entries))
-        return can_leave_out and not can_include
-
-    def _fit(self, entries: list[Any], first: int) -> bool:
-        """Whether the entries fit the leaves from `first` on: and None for leaves without Tensors."""
-        inputs = self.inputs[first:]
-        has_rest = any(inputs[len(entries) :])
-        pairs = zip(entries, inputs, strict=False)
-        return len(entries) <= len(inputs) and not has_rest and all(tensors or e is None for e, tensors in pairs)
-
-    def _wrong_number(self, number: int) -> ValueError:
-        names, gradients = self.arguments.names, text.count(number, "gradient")
-        too_few = "Return None for an input that has no gradient."
-        parts = {
-            "gradients": gradients,
-            "expected": len(names),
-            "names": text.quoted(names),
-            "got": number,
-            "how_to_count": too_few if number < len(names) else "Return one gradient for each input.",
-        }
-        return ValueError(self._message(self.wording.wrong_number, **parts))
-
     def _of_argument(self, i: int, gradient: Any) -> list[Any]:
         argument, tensors, value = repr(self.arguments.names[i]), self.inputs[i], self.arguments.values[i]
         if not tensors:
-            # A rule for an op can return a gradient for an integer input. A float can be a Tensor in a tf.function, so
-            # one grad_fn serves both; here its gradient is not used.
-            if isinstance(value, (tf.Tensor, float, complex)) or convert.is_inexact_array(value):
+            if _kind_of(value, tensors) == answers.CONSTANT:
                 return []
             remedy = ""
             if isinstance(value, _NUMBERS):
@@ -199,20 +148,10 @@ class GradientChecks:
 
     def _check(self, gradient: Any, argument: str, target: Any) -> Any:
         """Checks that a gradient has the shape and dtype of its target, a tensor or variable; casts it if possible."""
-        knows_contents = tf_internal.supports_default_grad(target)  # Some handles do not tell.
-        shape, dtype = tf.TensorShape(None), target.dtype.base_dtype
-        if knows_contents:
-            shape, dtype = tf_internal.shape_and_dtype(target)
-        if not tf.is_tensor(gradient):
-            gradient = self._converted(gradient, argument, dtype)
-        if not knows_contents:
-            return gradient
-        if gradient.dtype.base_dtype != dtype:
-            if not can_cast(gradient.dtype, dtype):
-                raise self.wording.wrong_dtype_error(self.function, argument, dtype, gradient.dtype)
-            gradient = tf.cast(gradient, dtype)
-        if not gradient.shape.is_compatible_with(shape):
-            raise ValueError(self.wording.wrong_shape_message(self.function, argument, shape, gradient.shape))
+        if not tf_internal.supports_default_grad(target):  # A handle that does not tell what it holds.
+            return gradient if tf.is_tensor(gradient) else tf.convert_to_tensor(gradient)
+        shape, dtype = tf_internal.shape_and_dtype(target)
+        gradient = fitted(self.wording, self.function, gradient, argument, shape, dtype)
         if isinstance(gradient, tf.IndexedSlices):
             return self._check_slices(gradient, argument, target, shape)
         is_handle = target.dtype == tf.resource  # Its contents have no shape op.
@@ -220,16 +159,6 @@ class GradientChecks:
             return gradient
         message = self.wording.wrong_shape_message(self.function, argument, "{expected}", "{got}")
         return library.custom_gradient_check_shape(gradient, tf.shape(target, out_type=tf.int64), message=message)
-
-    def _converted(self, gradient: Any, argument: str, dtype: tf.DType) -> tf.Tensor:
-        """Converts a number to a Tensor of this dtype; an array keeps its own dtype."""
-        try:
-            return to_tensor(gradient, dtype)
-        except convert.refusals(gradient):
-            raise TypeError(
-                f"{self._subject} must return a Tensor for {argument}, got {text.describe(gradient)}. Return None for "
-                "an input that has no gradient."
-            ) from None
 
     def _check_slices(
         self, gradient: tf.IndexedSlices, argument: str, target: Any, shape: tf.TensorShape
@@ -244,15 +173,34 @@ class GradientChecks:
         return tf.IndexedSlices(gradient.values, gradient.indices, dense_shape)
 
 
-def to_tensor(value: Any, dtype: tf.DType) -> tf.Tensor:
-    """Converts a real number to a Tensor of this dtype; an array keeps its own dtype. Raises if it is not a number."""
-    has_own_dtype = isinstance(value, (np.ndarray, np.generic, bool, complex))
-    return tf.convert_to_tensor(value, None if has_own_dtype else dtype)
+def fitted(
+    wording: Wording, function: str, gradient: Any, argument: str, shape: tf.TensorShape, dtype: tf.DType
+) -> Any:
+    """A gradient or tangent as a Tensor of this dtype; raises if it cannot be cast, or has another shape."""
+    if not tf.is_tensor(gradient):
+        has_own_dtype = isinstance(gradient, (np.ndarray, np.generic, bool, complex))
+        try:
+            gradient = tf.convert_to_tensor(gradient, None if has_own_dtype else dtype)
+        except convert.refusals(gradient):
+            got = text.describe(gradient)
+            raise TypeError(wording.message(wording.no_tensor, function, argument=argument, got=got)) from None
+    if gradient.dtype.base_dtype != dtype:
+        if not can_cast(gradient.dtype, dtype):
+            raise wording.wrong_dtype_error(function, argument, dtype, gradient.dtype)
+        gradient = tf.cast(gradient, dtype)
+    if not gradient.shape.is_compatible_with(shape):
+        raise ValueError(wording.wrong_shape_message(function, argument, shape, gradient.shape))
+    return gradient
 
 
 def can_cast(got: tf.DType, dtype: tf.DType) -> bool:
     """Whether a gradient can be cast: between floating-point dtypes, and to complex ones."""
     return (got.is_floating and (dtype.is_floating or dtype.is_complex)) or (got.is_complex and dtype.is_complex)
+
+
+def _kind_of(leaf: Any, tensors: list[tf.Tensor]) -> int:
+    is_constant = isinstance(leaf, (tf.Tensor, float, complex)) or convert.is_inexact_array(leaf)
+    return answers.TENSOR if tensors else answers.CONSTANT if is_constant else answers.NOTHING
 
 
 def _fits_exactly(gradient: Any, tensors: list[tf.Tensor]) -> bool:

@@ -14,9 +14,9 @@ from tf_cg_ops._src.core import convert, misplaced_calls, pytree, slices, text, 
 from tf_cg_ops._src.core.signature import arguments_by_name, check_argument_names, has_parameter, mismatched_signature
 from tf_cg_ops._src.core.types import P, R, Structure
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
-from tf_cg_ops._src.custom_gradient.checks import can_cast, to_tensor
+from tf_cg_ops._src.custom_gradient.checks import fitted
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, check_saved_orders, not_a_function
-from tf_cg_ops._src.custom_gradient.wording import Wording, how_to_cast
+from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.keras import registration
 
 _API = "custom_jvp"
@@ -29,6 +29,9 @@ _WORDING = Wording(
     subject="the tangent rule of '{function}'",
     gradient_function="rule",
     parameters="primals, tangents",
+    no_tensor="{subject} must return Tensors as tangents, got {got}. Return None for an output that has no tangent.",
+    wrong_dtype="{subject} must return a tangent of dtype {expected}, got {got}. {how_to_cast}",
+    wrong_shape="{subject} must return a tangent with the shape of the value, {expected}, got {got}.",
     takes_no_variables=(
         "the tangent rule must take them. Write rule(primals, tangents, variables=None, variable_tangents=None)."
     ),
@@ -322,7 +325,7 @@ class _Tangents:
         if tangent is None or not targets:
             return None
         if not pytree.is_composite(output):
-            return self._fitting(tangent, targets[0])
+            return self._fitted(tangent, targets[0])
         parts = pytree.tensors_for_gradients(tangent)
         if type(tangent) is not type(output) or len(parts) != len(targets):
             raise TypeError(
@@ -330,31 +333,10 @@ class _Tangents:
                 f"{text.describe_type(tangent)}."
             )
         pairs = zip(parts, targets, strict=True)
-        return pytree.regroup([tangent], [parts], [self._fitting(part, target) for part, target in pairs])[0]
+        return pytree.regroup([tangent], [parts], [self._fitted(part, target) for part, target in pairs])[0]
 
-    def _fitting(self, tangent: Any, output: tf.Tensor) -> tf.Tensor:
-        """Checks a tangent and casts it to the dtype of the output."""
-        if not tf.is_tensor(tangent):
-            try:
-                tangent = to_tensor(tangent, output.dtype)
-            except convert.refusals(tangent):
-                raise TypeError(
-                    f"{self._subject} must return Tensors as tangents, got "
-                    f"{text.describe(tangent)}. Return None for an output that has no tangent."
-                ) from None
-        if tangent.dtype != output.dtype:
-            if not can_cast(tangent.dtype, output.dtype):
-                raise TypeError(
-                    f"{self._subject} must return a tangent of dtype {output.dtype.name}, "
-                    f"got {tangent.dtype.name}. {how_to_cast(tangent.dtype, output.dtype)}"
-                )
-            tangent = tf.cast(tangent, output.dtype)
-        if not tangent.shape.is_compatible_with(output.shape):
-            raise ValueError(
-                f"{self._subject} must return a tangent with the shape of the value, {output.shape}, got "
-                f"{tangent.shape}."
-            )
-        return tangent
+    def _fitted(self, tangent: Any, output: tf.Tensor) -> tf.Tensor:
+        return fitted(_WORDING, self.function, tangent, "", output.shape, output.dtype)
 
 
 def _zero_of_constant(primal: Any) -> Any:

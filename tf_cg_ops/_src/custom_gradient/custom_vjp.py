@@ -61,7 +61,7 @@ def custom_vjp(
 
     Args:
       forward: Computes the value, and the residuals that the backward pass needs, in any structure.
-      backward: Computes the gradients of the arguments, flat, in their structure or by name; `None` for no gradient.
+      backward: Computes the gradients of the arguments, flat or in their structure; `None` for no gradient.
       nondiff_argnames: The names of the arguments of `forward` that have no gradient.
       materialize_grads: If False, `backward` gets `None` instead of zeros for an output that you did not use. It still
         gets zeros for a tape around a `tf.function`, and in a loaded model.
@@ -97,7 +97,8 @@ def custom_vjp(
     takes_needed = "needed" not in nondiff_argnames and has_parameter(backward, "needed")
     wording = Wording(
         "custom_vjp",
-        subject=f"backward '{text.name_of(backward)}' of '{{function}}'",
+        name=text.name_of(backward),
+        subject="backward '{name}' of '{function}'",
         gradient_function="backward",
         parameters=", ".join(["residuals", "*dys", *nondiff_argnames, *["needed"][:takes_needed]]),
         binds_arguments=True,

@@ -58,10 +58,10 @@ def custom_gradient(
         dx = grad_fn(*dy)
 
     with one upstream gradient in `dy` for each tensor of `y`. `grad_fn` returns one gradient for each argument, in a
-    tuple or list, flat or in the structure of the arguments, or in a dict with the names of the arguments as keys:
+    tuple or list, flat or in the structure of the arguments:
 
-    - Return `None` for an argument that has no gradient. You can leave out the last entries if their arguments hold no
-      Tensor, such as `training=True`.
+    - Return `None` for an argument that has no gradient. You can leave out arguments that hold no Tensor, such as
+      `training=True`. It is an error if the gradients then fit in two ways that mean different things.
     - Return the gradients of `**kwargs` in a dict, as in `return dx, {"scale": dscale, "bias": dbias}`: TensorFlow does
       not keep the order of keyword arguments.
     - Arguments can be nested structures, `tf.experimental.ExtensionType`s, and values that are not tensors.
@@ -88,7 +88,8 @@ def custom_gradient(
         that `grad_fn` does not take. When you compute a gradient: `grad_fn` returned complex numbers for a real input,
         integers or text, or its gradients in something else than a tuple, list, dict or iterator.
       ValueError: `saved_orders` is less than 1. When you compute a gradient: `grad_fn` returned a wrong number of
-        gradients, one of the wrong shape, one for an argument without Tensors, or a dict with other keys.
+        gradients, one of the wrong shape, one for an argument without Tensors, or a dict for something else than a
+        dict or `**kwargs`.
       RuntimeError: When you compute a gradient of a loaded model: its `grad_fn` could not be traced, or the file does
         not have derivatives of this order.
       tf.errors.InvalidArgumentError: A gradient has the wrong shape, and the shape is only known at run time.

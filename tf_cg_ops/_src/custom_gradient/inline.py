@@ -41,7 +41,7 @@ def inline(
         tf_internal.cache_control_flow_graphs(op)
         if tf_internal.is_ordered(op):  # After the side effects of the rules that the arguments come from.
             tf_internal.wait_for(op, [argument.op for argument in arguments])
-        _record(op)
+        record(op)
     if original is None:
         return outputs, []
     copies = list(zip(original.inputs, arguments, strict=True))
@@ -53,8 +53,8 @@ def inline(
     return outputs, copies
 
 
-def _record(op: tf.Operation) -> None:
-    """Records an imported op on the tapes. TensorFlow only records ops that its Python functions create."""
+def record(op: tf.Operation) -> None:
+    """Records an imported or copied op on the tapes. TensorFlow only records ops that its Python functions create."""
     gradient_function = tf_internal.find_gradient_function(op)
     if gradient_function is None or not op.outputs:
         return

@@ -8,8 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
-from tf_cg_ops._src.core.rule_graph import capture_substitutes
 from tf_cg_ops._src.custom_gradient import rule_op, traced_rule
+from tf_cg_ops._src.custom_gradient.rule_graph import capture_substitutes
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 
 # The attribute of a tf.Operation that keeps its live rule as long as the graph lives.

@@ -51,15 +51,10 @@ def grad_pass_through(f: Callable[P, R]) -> Callable[P, R]:
         leaves = pytree.flatten_arguments("grad_pass_through", function, args, kwargs).values
 
         def grad_fn(*dy: Any, variables: Sequence[tf.Variable] = ()) -> Any:
-            has_gradient = [bool(pytree.tensors_for_gradients(leaf)) for leaf in leaves]
             passed = list(dy)
-            # Skip the defaults that a tf.function passes, such as name=None of tf.round.
-            if sum(has_gradient) == len(dy):
-                upstream = iter(dy)
-                passed = [next(upstream) if differentiable else None for differentiable in has_gradient]
-            elif len(leaves) == len(dy):
-                pairs = zip(dy, has_gradient, strict=True)
-                passed = [gradient if differentiable else None for gradient, differentiable in pairs]
+            if len(leaves) == len(dy):
+                pairs = zip(dy, leaves, strict=True)
+                passed = [gradient if pytree.tensors_for_gradients(leaf) else None for gradient, leaf in pairs]
             return (passed, [None] * len(variables)) if variables else passed
 
         def compute(*args: Any, **kwargs: Any) -> Any:

@@ -17,8 +17,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
-from tf_cg_ops._src.core.rule_graph import RuleGraph
 from tf_cg_ops._src.custom_gradient import variable_reads
+from tf_cg_ops._src.custom_gradient.rule_graph import RuleGraph
 from tf_cg_ops._src.custom_gradient.wording import Wording
 
 # Takes one upstream gradient for each result; returns one gradient, or None, for each input.
@@ -40,6 +40,7 @@ class _Derivative(threading.local):
 
     order = 0  # 0 for a value.
     saved_orders: int | None = None  # The user's choice; None for the default.
+    num_values = 0  # How many functions with a rule are computing their values.
 
 
 _now = _Derivative()
@@ -68,6 +69,21 @@ def current_order() -> int:
 
 
 @contextlib.contextmanager
+def value(saved_orders: int | None) -> Iterator[None]:
+    """A scope in which a function with a rule computes its value.
+
+    The first derivative is the rule's. So the rule of a function that is called here only serves the second derivative,
+    if the outer rule reads its value.
+    """
+    before = _now.num_values, _now.saved_orders
+    _now.num_values, _now.saved_orders = _now.num_values + 1, max(saved_orders or 0, _now.saved_orders or 0) or None
+    try:
+        yield
+    finally:
+        _now.num_values, _now.saved_orders = before
+
+
+@contextlib.contextmanager
 def derivative(order: int, saved_orders: int | None = None) -> Iterator[None]:
     """A scope in which a derivative of this order is computed or traced."""
     before = _now.order, _now.saved_orders
@@ -88,12 +104,12 @@ def trace(
 ) -> TracedRule:
     """Traces the rule of the function `name`. Never fails: the error comes when you compute a gradient."""
     saved_orders = max(saved_orders or 0, _now.saved_orders or 0) or None
-    order = current_order() + 1
+    order = current_order() + _now.num_values + 1
     default = _ORDERS_IN_FORWARD_MODE if _in_forward_mode(inputs) else _SAVED_ORDERS
     if order > (saved_orders or default):
         return without_rule(wording.message(wording.no_rule, name, order=order))
     try:
-        with derivative(order, saved_orders):
+        with derivative(current_order() + 1, saved_orders):
             return _trace(name, results, backward)
     except Exception as exception:
         # The traceback would keep the traced graphs alive.

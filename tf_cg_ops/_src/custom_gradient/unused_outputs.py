@@ -1,6 +1,6 @@
 """Finds the upstream gradients of unused outputs, and replaces the zeros that TensorFlow passes by `None`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -22,17 +22,12 @@ def marked(name: str, outputs: list[tf.Tensor]) -> list[tf.Tensor]:
     return copies
 
 
-def with_none(backward: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """Wraps `backward`: it gets None for each unused output. Call this in the mode that computes the value."""
-    has_marks = tf.executing_eagerly()
-
-    def function(upstream: Sequence[Any], **kwargs: Any) -> list[Any]:
-        # Forward mode transposes each function by itself.
-        if has_marks and tapes.new_tapes_record():
-            return backward([dy if hasattr(dy, _MARK) else None for dy in upstream], **kwargs)
-        return backward([None if _is_zero(dy) else dy for dy in upstream], **kwargs)
-
-    return function
+def with_none(upstream: Sequence[Any], has_marks: bool) -> list[Any]:
+    """The upstream gradients with None for each unused output; `has_marks` in the mode that computed the value."""
+    # Forward mode transposes each function by itself.
+    if has_marks and tapes.new_tapes_record():
+        return [dy if hasattr(dy, _MARK) else None for dy in upstream]
+    return [None if _is_zero(dy) else dy for dy in upstream]
 
 
 def _with_mark(dy: Any) -> Any:

@@ -6,6 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_cg_ops._src.core import text
+
 
 def _not_traced(place: str) -> str:
     return (
@@ -24,10 +26,12 @@ _NO_RULE = (
 class Wording:
     """The nouns and sentences of an API for its messages.
 
-    `{function}` is the name of the decorated function, and `{subject}` the subject with it.
+    `{function}` is the name of the decorated function, `{name}` that of the user's gradient function, and `{subject}`
+    the subject with both.
     """
 
     api: str
+    name: str = ""
     subject: str = "grad_fn of '{function}'"  # The subject of sentences about wrong gradients.
     gradient_function: str = "grad_fn"
     parameters: str = "*dys"
@@ -49,6 +53,9 @@ class Wording:
         "{subject} must return a gradient of {expected} for {argument}, got {got}. Return a gradient with the "
         "structure of the input."
     )
+    no_tensor: str = (
+        "{subject} must return a Tensor for {argument}, got {got}. Return None for an input that has no gradient."
+    )
     wrong_dtype: str = "{subject} must return a gradient of dtype {expected} for {argument}, got {got}. {how_to_cast}"
     wrong_shape: str = (
         "{subject} returned a gradient of the wrong shape for {argument}; expected {expected}, got {got}. Give it the "
@@ -59,17 +66,24 @@ class Wording:
 
     def subject_of(self, function: str) -> str:
         """The start of a message about the gradients of this function."""
-        return f"{self.api}: {self.subject.replace('{function}', function)}"
+        return self.message("{subject}", function)
 
     def message(self, sentence: str, function: str, **parts: Any) -> str:
         """Fills in one of the sentences."""
-        subject = self.subject.replace("{function}", function)
-        return f"{self.api}: {sentence.format(**vars(self) | parts | {'function': function, 'subject': subject})}"
+        words = vars(self) | {"function": function}
+        return f"{self.api}: {sentence.format(**words | parts | {'subject': self.subject.format(**words)})}"
 
     def not_traced_message(self, function: str, exception: Exception) -> str:
         """The message for a gradient function that raised this exception while it was traced."""
         error = f"{type(exception).__name__}: {exception}".removesuffix(".")
         return self.message(self.not_traced, function, error=error)
+
+    def wrong_number_message(self, function: str, number: int, names: list[str]) -> str:
+        """The message for a number of gradients that does not fit the inputs with these names."""
+        is_too_few = number < len(names)
+        how = "Return None for an input that has no gradient." if is_too_few else "Return one gradient for each input."
+        parts = {"gradients": text.count(number, "gradient"), "expected": len(names), "got": number}
+        return self.message(self.wrong_number, function, names=text.quoted(names), how_to_count=how, **parts)
 
     def wrong_dtype_error(self, function: str, argument: str, expected: tf.DType, got: tf.DType) -> TypeError:
         """The error for a gradient whose dtype is not cast to the dtype of its input."""

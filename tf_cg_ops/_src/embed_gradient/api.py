@@ -98,47 +98,38 @@ def embed_gradient(
         if h is not None:
             return h
     misplaced_calls.check_values("embed_gradient", fx=fx, gx=gx, x=x)
-    gx = lazy_gx.called("embed_gradient", fx, gx, x, fx_gx_manually_stopped)
-    args = fx, gx, x, axis, fx_gx_manually_stopped, name
-    package = dispatch.package_of_keras_tensors(args)
+    package = dispatch.package_of_keras_tensors((fx, gx, x, axis, fx_gx_manually_stopped, name))
     if package:
-        return dispatch.call_symbolically(package, embed_gradient, args, {})
-    return embed("embed_gradient", *args)
+        gx = lazy_gx.called("embed_gradient", gx)
+        return dispatch.call_symbolically(package, embed_gradient, (fx, gx, x, axis, fx_gx_manually_stopped, name), {})
+    return embed("embed_gradient", fx, gx, x, axis, fx_gx_manually_stopped, name)
 
 
 @tf_internal.autograph_artifact
 def embed(
     api: str, fx: Any, gx: Any, x: Any, axis: Any, fx_gx_manually_stopped: Any, name: str | None = None
 ) -> tf.Tensor:
-    """`embed_gradient` of Tensors; messages name `api`."""
+    """Settles all arguments of `embed_gradient`; messages name `api`."""
     stopped = convert.to_stopped(api, fx_gx_manually_stopped)
     axis = convert.to_axis(api, axis)
+    gx = lazy_gx.called(api, gx, None if stopped and tf_internal.could_possibly_record() else x)
     fx, gx, x, suffixes = convert.to_tensor_pairs(api, fx, gx, x)
     if isinstance(axis, tf.Tensor):
-        pairs = [
-            dynamic_axis.flatten_event_last(api, suffix, fx, g, t, axis)
-            for suffix, g, t in zip(suffixes, gx, x, strict=True)
-        ]
-        gx, x = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        axis = [-1]
+        rows = zip(suffixes, gx, x, strict=True)
+        pairs = [dynamic_axis.flatten_event_last(api, suffix, fx, g, t, axis) for suffix, g, t in rows]
+        gx, x, axis = [g for g, _ in pairs], [t for _, t in pairs], [-1]
     return embed_tensors(fx, gx, x, axis, stopped, name)
 
 
 def embed_tensors(
     fx: tf.Tensor, gx: list[tf.Tensor], x: list[tf.Tensor], axis: list[int] | None, stopped: bool, name: str | None
 ) -> tf.Tensor:
-    """`embed_gradient` for arguments that are already Tensors."""
-    all_axes, axis = axis is None, axis or []
+    """`embed_gradient` of Tensors, with an axis that is known, or None for all."""
+    alignment = {"axis": axis or [], "all_axes": axis is None}
     if not stopped and tf_internal.could_possibly_record() and tf.executing_eagerly():
-        return eager.embed(fx, gx, x, axis, all_axes, name)
-    return library.run_op(
-        library.custom_gradient_embed,
-        *(fx, gx, x),
-        fx_gx_manually_stopped=stopped,
-        axis=axis,
-        all_axes=all_axes,
-        name=name,
-    )
+        return eager.embed(fx, gx, x, alignment, name)
+    attributes = alignment | {"fx_gx_manually_stopped": stopped, "name": name}
+    return library.run_op(library.custom_gradient_embed, fx, gx, x, **attributes)
 
 
 registration.functions["embed_gradient"] = embed_gradient

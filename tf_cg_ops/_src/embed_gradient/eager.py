@@ -41,23 +41,18 @@ def embed_elementwise(fx: tf.Tensor, gx: tf.Tensor, x: tf.Tensor) -> tf.Tensor |
             if is_small_product and not tf_internal.are_ops_watched():
                 return (tf_internal.execute("Mul", dy, gx),)
             return (tf_internal.execute("CustomGradientEmbedGrad", dy, gx, eager_shape(shape), "wrt", "x"),)
-        return (vjp(dy, shape, gx, shape, [], False),)
+        return (vjp(dy, shape, gx, shape, {}),)
 
     tf_internal.record_operation("CustomGradientEmbed", (h,), (x,), backward)
     return h
 
 
 def embed(
-    fx: tf.Tensor,
-    gx: Sequence[tf.Tensor],
-    x: Sequence[tf.Tensor],
-    axis: list[int],
-    all_axes: bool,
-    name: str | None,
+    fx: tf.Tensor, gx: Sequence[tf.Tensor], x: Sequence[tf.Tensor], alignment: dict[str, Any], name: str | None
 ) -> tf.Tensor:
     """Runs the op, and records `gx` as its derivative with respect to each `x` that is watched."""
     with tf_internal.stop_recording():
-        h = library.run_op(library.custom_gradient_embed, fx, gx, x, axis=axis, all_axes=all_axes, name=name)
+        h = library.run_op(library.custom_gradient_embed, fx, gx, x, name=name, **alignment)
     watched = [i for i, t in enumerate(x) if tf_internal.possible_gradient_types([t])]
     if watched:
         # The gradient function keeps shapes, but not h and x.
@@ -65,7 +60,7 @@ def embed(
         rows = [(gx[i], shape_of(x[i])) for i in watched]
 
         def backward(dy: Any) -> list[tf.Tensor]:
-            return [vjp(dy, shape, g, x_shape, axis, all_axes) for g, x_shape in rows]
+            return [vjp(dy, shape, g, x_shape, alignment) for g, x_shape in rows]
 
         tf_internal.record_operation("CustomGradientEmbed", [h], [x[i] for i in watched], backward)
     return h

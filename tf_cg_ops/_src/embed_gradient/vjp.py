@@ -11,17 +11,18 @@ from tf_cg_ops._src.core.tf_internal import EagerTensor, shape_of
 Shape = tuple[int, ...]
 
 
-def vjp(dy: Any, shape: Shape, gx: tf.Tensor, x_shape: Shape, axis: list[int], all_axes: bool) -> Any:
-    """The gradient with respect to `x`, for the upstream gradient of a value with this shape."""
-    if isinstance(dy, tf.IndexedSlices) and not axis and not all_axes:
+def vjp(dy: Any, shape: Shape, gx: tf.Tensor, x_shape: Shape, alignment: dict[str, Any]) -> Any:
+    """The gradient with respect to `x`, for the upstream gradient of a value with this shape.
+
+    `alignment` has the attributes of the op that name the event dimensions, without which it is elementwise.
+    """
+    if isinstance(dy, tf.IndexedSlices) and not any(alignment.values()):
         sliced = sliced_vjp(dy, tf.TensorShape(shape), gx, tf.TensorShape(x_shape))
         if sliced is not None:
             return sliced
     dy = dense_upstream(dy, shape)
     shape_tensor = eager_shape(x_shape) if tf.executing_eagerly() else _graph_shape(x_shape)
-    return library.run_op(
-        library.custom_gradient_embed_grad, dy, gx, shape_tensor, wrt="x", axis=axis, all_axes=all_axes
-    )
+    return library.run_op(library.custom_gradient_embed_grad, dy, gx, shape_tensor, wrt="x", **alignment)
 
 
 def sliced_vjp(dy: Any, shape: tf.TensorShape, gx: tf.Tensor, x_shape: tf.TensorShape) -> tf.IndexedSlices | None:

@@ -1,6 +1,6 @@
 """Private names of Keras 3 and tf_keras. No other module uses any; a comment says why no public name will do.
 
-`tests/packaging/test_keras_internal.py` fails when a Keras changes one of them. Neither Keras is imported here; their
+`tests/keras` fails when a Keras changes one of them. Neither Keras is imported here; their
 modules are only read if they are loaded already. One exception: `core.variables`, which must not import this module,
 reads the `_value` of a Variable, because its public `value` is rounded to 16 bits in mixed precision.
 """

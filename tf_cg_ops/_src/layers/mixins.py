@@ -12,7 +12,6 @@ import tensorflow as tf
 from tf_cg_ops._src.core import text
 from tf_cg_ops._src.core.convert import to_axis, to_real, to_stopped
 from tf_cg_ops._src.core.types import Axis, Structure, TensorLike
-from tf_cg_ops._src.embed_gradient import lazy_gx
 from tf_cg_ops._src.embed_gradient.api import embed
 from tf_cg_ops._src.keras.registration import argument_config, argument_from_config
 from tf_cg_ops._src.ready_made import loss_scale as loss_scales
@@ -132,7 +131,6 @@ class EmbedGradient(_Layer):
         if not isinstance(inputs, (list, tuple)) or len(inputs) != 3:
             raise _not_three_inputs(len(inputs) if isinstance(inputs, (list, tuple)) else None)
         fx, gx, x = inputs
-        gx = lazy_gx.called(self._api, fx, gx, x, self._manually_stopped)
         try:
             return embed(self._api, fx, gx, x, self._axis, self._manually_stopped)
         except ValueError as error:  # From the op while tracing. In eager mode the kernel raises the other error.

@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, tf_internal
 from tf_cg_ops._src.core.types import Structure
-from tf_cg_ops._src.linear.solution import Matrix, Method, Options, solve
-from tf_cg_ops._src.linear.system import NAME_THE_OPTIONS, VectorSystem, check_options, dot, norm
+from tf_cg_ops._src.linear.solution import NAME_THE_OPTIONS, Matrix, Solver, dot, norm
 
 _API = "linear.cg"
 
@@ -78,9 +77,21 @@ def cg(
 
     Source: Hestenes and Stiefel, "Methods of Conjugate Gradients for Solving Linear Systems", 1952.
     """
-    check_options(_API, tol, atol, maxiter)
+    solver = Solver(
+        _API,
+        _correct,
+        is_for_hermitian=True,
+        unsuitable="A must be symmetric (Hermitian) and positive definite, and so must M, but they are not. Use "
+        "linear.gmres.",
+        iterations="iterations",
+        advice="Raise maxiter or tol, pass a preconditioner M, or compute in float64. Is A symmetric positive "
+        "definite? Otherwise use linear.gmres. If the norm is nan, A or b holds nan or inf.",
+        tol=tol,
+        atol=atol,
+        maxiter=maxiter,
+    )
     with tf.name_scope("linear_cg"):
-        return solve(_METHOD, VectorSystem(_API, A, b, x0, M), Options(tol, atol, maxiter))
+        return solver.solve(A, b, x0, M)
 
 
 def _correct(
@@ -116,15 +127,3 @@ def _correct(
     )
     x, _, _, _, count, is_definite = tf.while_loop(goes_on, step, start)
     return x, count, is_definite
-
-
-_METHOD = Method(
-    _API,
-    _correct,
-    is_for_hermitian=True,
-    unsuitable="A must be symmetric (Hermitian) and positive definite, and so must M, but they are not. Use "
-    "linear.gmres.",
-    iterations="iterations",
-    advice="Raise maxiter or tol, pass a preconditioner M, or compute in float64. Is A symmetric positive definite? "
-    "Otherwise use linear.gmres. If the norm is nan, A or b holds nan or inf.",
-)

@@ -1,14 +1,14 @@
 """Equations that a solution satisfies, and the derivative of the solution: the one of a step of Newton's method."""
 
 import functools
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import slices, tapes, tf_internal
-from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
+from tf_cg_ops._src.core import slices, tf_internal
+from tf_cg_ops._src.custom_gradient import inline
+from tf_cg_ops._src.custom_gradient.call import call_with_gradient
 from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.memory.loop_step import LoopStep
 from tf_cg_ops._src.rewrite import control_flow
@@ -30,7 +30,7 @@ class Equations:
         wording: Wording,
         function: Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], tf.Tensor],
         unknowns: Sequence[tf.Tensor],
-        inputs: Sequence[tf.Tensor] = (),
+        inputs: Sequence[tf.Tensor],
     ) -> None:
         """`function(unknowns, inputs)` returns one Tensor, which is zero for the solution."""
         number = len(unknowns)
@@ -48,25 +48,13 @@ class Equations:
         (output,), _ = self._step([*unknowns, *inputs], self._step.state(outside), outside, list(handles))
         if tf_internal.could_possibly_record():
             for op in graph.get_operations()[num_operations:]:
-                _record(op)
+                if op.type not in control_flow.TYPES:  # These record themselves.
+                    inline.record(op)
         return output
 
     def find_or_build(self, key: Any, build: Callable[[], Any]) -> Any:
         """Returns `build()`, or what an earlier call in eager mode built for an equal function."""
         return find_or_build(("equations", key), self._step.graph, self._step.inputs, build)
-
-
-def _record(op: tf.Operation) -> None:
-    """Records a copied op on the tapes. TensorFlow only records ops that its Python functions create, such as loops."""
-    gradient_function = tf_internal.find_gradient_function(op)
-    if gradient_function is None or not op.outputs or op.type in control_flow.TYPES:
-        return
-
-    def backward(*dys: Any) -> Any:
-        gradients = gradient_function(op, *dys)
-        return list(gradients) if isinstance(gradients, (list, tuple)) else [gradients]
-
-    tapes.record(op.type, list(op.outputs), list(op.inputs), backward)
 
 
 class Point:
@@ -86,16 +74,18 @@ class Point:
         """
         if not tf.executing_eagerly():
             return function(self, *tensors)
-        first = [0, *itertools.accumulate(map(len, (self._unknowns, self.values, self._handles)))]
+        parts = self._unknowns, self.values, self._handles, list(tensors)
+        arguments = tf.nest.flatten(parts)
 
-        def call(*all_tensors: tf.Tensor) -> Any:
-            unknowns, values, handles = (all_tensors[start:end] for start, end in itertools.pairwise(first))
-            return function(Point(self._equations, unknowns, values, handles), *all_tensors[first[-1] :])
+        def call(*arguments: tf.Tensor) -> Any:
+            *here, tensors = tf.nest.pack_sequence_as(parts, arguments)
+            return function(Point(self._equations, *here), *tensors)
 
-        arguments = [*self._unknowns, *self.values, *self._handles, *tensors]
+        def build() -> ThreadSafeFunction:
+            return ThreadSafeFunction(functools.partial(tf_internal.call_trace, trace(call, arguments)))
+
         shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in arguments)
-        build = functools.partial(_built, call, arguments)
-        return self._equations.find_or_build((key, *first, shapes), build)(*arguments)
+        return self._equations.find_or_build((key, *map(len, parts), shapes), build)(*arguments)
 
     def value(self) -> tf.Tensor:
         """The value of the function."""
@@ -103,35 +93,15 @@ class Point:
 
     def by_unknowns(self, u: tf.Tensor) -> list[tf.Tensor | None]:
         """The product of `u` with the derivative by each unknown; None if TensorFlow finds no derivative."""
-
-        def gradients(point: Point, u: tf.Tensor) -> list[tf.Tensor | None]:
-            value, unknowns, _ = point._here()
-            return [slices.to_dense(gradient) for gradient in tf.gradients(value, unknowns, u)]
-
-        return self.run("by_unknowns", gradients, u)
+        return self.run("by_unknowns", lambda point, u: list(map(slices.to_dense, point._gradients(1, u))), u)
 
     def by_values(self, u: tf.Tensor) -> list[Any]:
         """The same for each value."""
+        return self.run("by_values", lambda point, u: point._gradients(2, u), u)
 
-        def gradients(point: Point, u: tf.Tensor) -> list[Any]:
-            value, _, values = point._here()
-            return tf.gradients(value, values, u)
-
-        return self.run("by_values", gradients, u)
-
-    def along_values(self, tangents: Sequence[tf.Tensor | None]) -> tf.Tensor:
-        """The tangent of the function for these tangents of the values, which is the transpose of `by_values`."""
-        moved = [i for i, tangent in enumerate(tangents) if tangent is not None]
-
-        def tangent(point: Point, *tangents: tf.Tensor) -> tf.Tensor:
-            value, _, values = point._here()
-            u = tf.zeros_like(value)
-            gradients = tf.gradients(value, [values[i] for i in moved], u)
-            pairs = [pair for pair in zip(gradients, tangents, strict=True) if pair[0] is not None]
-            products, upstream = zip(*pairs, strict=True) if pairs else ([u], [u])
-            return tf.gradients(list(products), u, list(upstream))[0]
-
-        return self.run(("along_values", *moved), tangent, *(tangents[i] for i in moved))
+    def _gradients(self, position: int, u: tf.Tensor) -> list[Any]:
+        here = self._here()
+        return tf.gradients(here[0], here[position], u)
 
     def reads(self, number: int) -> bool:
         """Whether the function reads the number of this unknown, and not just its shape. Only in a graph."""
@@ -150,10 +120,6 @@ class Point:
         return self._by_graph[graph]
 
 
-def _built(function: Callable[..., Any], arguments: Sequence[Any]) -> ThreadSafeFunction:
-    return ThreadSafeFunction(functools.partial(tf_internal.call_trace, trace(function, arguments)))
-
-
 def with_derivative(
     wording: Wording,
     name: str,
@@ -161,12 +127,10 @@ def with_derivative(
     y: tf.Tensor,
     leaves_of: Callable[[tf.Tensor], Sequence[tf.Tensor]],
     solve: Callable[[Point, tf.Tensor, tf.Tensor], tf.Tensor],
-    solve_forward: Callable[[Point, tf.Tensor], tf.Tensor] | None = None,
 ) -> tf.Tensor:
     """The solution `y`, a constant, with the derivative of `y - J^-1 f(y, values)`, where J is the derivative of f.
 
-    `leaves_of` takes `y` apart into the unknowns. `solve(point, y, dy)` returns the `u` with `J^H u = dy`, and
-    `solve_forward(point, b)` the `x` with `J x = b`. Without the latter, forward mode transposes the former.
+    `leaves_of` takes `y` apart into the unknowns. `solve(point, y, dy)` returns the `u` with `J^H u = dy`.
     """
 
     def attach(values: list[tf.Tensor]) -> tf.Tensor:
@@ -177,13 +141,7 @@ def with_derivative(
                 point = Point(equations, leaves_of(root), values)
                 return point.by_values(-solve(point, root, dy))
 
-            def tangents(solve: Callable[..., tf.Tensor], of_values: Sequence[Any], *_: Any) -> list[tf.Tensor]:
-                point = Point(equations, leaves_of(attach(values)), values)
-                return [-solve(point, point.along_values(of_values))]
-
-            if solve_forward is None:
-                return y, grad_fn
-            return y, GradFn(grad_fn, tangents=functools.partial(tangents, solve_forward))
+            return y, grad_fn
 
         with_grad_fn.__qualname__ = name
         return call_with_gradient(with_grad_fn, [values], {}, wording=wording)

@@ -6,13 +6,12 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, tf_internal
 from tf_cg_ops._src.core.types import Structure
-from tf_cg_ops._src.linear.solution import Matrix, Method, Options, solve
-from tf_cg_ops._src.linear.system import NAME_THE_OPTIONS, VectorSystem, check_options, norm
+from tf_cg_ops._src.linear.packing import ROUNDING
+from tf_cg_ops._src.linear.solution import NAME_THE_OPTIONS, Matrix, Solver, check_count, norm
 
 _API = "linear.gmres"
 
@@ -86,21 +85,21 @@ def gmres(
     Source: Saad and Schultz, "GMRES: A Generalized Minimal Residual Algorithm for Solving Nonsymmetric Linear Systems",
     1986.
     """
-    check_options(_API, tol, atol, maxiter, restart=restart)
+    check_count(_API, "restart", restart)
+    solver = Solver(
+        _API,
+        functools.partial(_correct, restart),
+        is_for_hermitian=False,
+        unsuitable="",
+        iterations="cycles",
+        advice="Raise maxiter, restart or tol, pass a preconditioner M, or compute in float64. If that does not help, "
+        "A is nearly singular. If the norm is nan, A or b holds nan or inf.",
+        tol=tol,
+        atol=atol,
+        maxiter=maxiter,
+    )
     with tf.name_scope("linear_gmres"):
-        system = VectorSystem(_API, A, b, x0, M)
-        size = system.b.shape[0]
-        directions = restart if size is None else max(1, min(restart, size))
-        method = Method(
-            _API,
-            functools.partial(_correct, directions),
-            is_for_hermitian=False,
-            unsuitable="",
-            iterations=f"cycles of {directions} iterations",
-            advice="Raise maxiter, restart or tol, pass a preconditioner M, or compute in float64. If that does not "
-            "help, A is nearly singular. If the norm is nan, A or b holds nan or inf.",
-        )
-        return solve(method, system, Options(tol, atol, maxiter))
+        return solver.solve(A, b, x0, M)
 
 
 def _correct(
@@ -108,6 +107,8 @@ def _correct(
 ) -> tuple[tf.Tensor, int, bool]:
     """One cycle of Arnoldi's iteration. Returns the vector in the Krylov space that makes the residual smallest."""
     dtype, size = residual.dtype, tf.shape(residual)[0]
+    if residual.shape[0] is not None:
+        restart = max(1, min(restart, residual.shape[0]))
     length = norm(residual)
     basis = tf.concat([residual[None] / tf.cast(length, dtype), tf.zeros(tf.stack([restart, size]), dtype)], 0)
     basis = tf.ensure_shape(basis, [restart + 1, residual.shape[0]])
@@ -148,4 +149,4 @@ def _least_squares(matrix: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
 
 def _epsilon(dtype: tf.DType) -> float:
     """A length below this fraction of another one is rounding error."""
-    return 10 * float(np.finfo(dtype.real_dtype.as_numpy_dtype).eps)
+    return 10 * ROUNDING[dtype.real_dtype]

@@ -1,85 +1,102 @@
 """Treats a Tensor, or a structure of Tensors, as one vector."""
 
 import contextlib
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import pytree, text
+from tf_cg_ops._src.core import convert, library, pytree, text
 
-
-def to_tensor(leaf: Any, dtype: tf.DType | None = None) -> Any:
-    """Converts a leaf of a result to a Tensor if it is a weak Tensor, a Variable, or an array or number of a dtype."""
-    if isinstance(leaf, tf.experimental.ExtensionType):
-        with contextlib.suppress(TypeError, ValueError):  # Only a weak Tensor converts.
-            return tf.convert_to_tensor(leaf)
-    if dtype is not None and isinstance(leaf, (np.ndarray, np.generic, int, float, complex)):
-        return tf.convert_to_tensor(leaf, dtype)
-    return pytree.to_output(leaf)
+# The distance from 1 to the next larger number.
+ROUNDING = {tf.float16: 2.0**-10, tf.bfloat16: 2.0**-7, tf.float32: 2.0**-23, tf.float64: 2.0**-52}
 
 
 class Packing:
-    """The structure, shapes and dtype of a value.
+    """Numbers of one dtype in a structure, and the same numbers as one vector: `[n]`, or `[B, n]` for a batch.
+
+    Numbers of 16 bits become vectors of float32: TensorFlow cannot solve systems in 16 bits, and sums lose too many
+    digits there.
 
     Attributes:
-      packed: The value as one Tensor: all elements, `[n]`, or `[B, n]` if it is batched. A value that is one Tensor
-        stays as it is, unless it is packed `as_vector`.
+      packed: The vector.
+      dtype: The dtype of the user's numbers.
     """
 
-    def __init__(
-        self, api: str, name: str, value: Any, tensors: list[tf.Tensor], batched: bool = False, as_vector: bool = False
-    ) -> None:
-        """`tensors` are the leaves of the value, of one dtype. Messages call it by the name."""
-        self._api, self._name, self.batched = api, name, batched
+    def __init__(self, subject: str, name: str, value: Any, advice: str, batched: bool = False) -> None:
+        """TypeError or ValueError, which begins with `subject`, unless the value holds numbers of one dtype.
+
+        Messages about other values call it by the name.
+        """
+        self._name = name
+        tensors = [_to_tensor(leaf) for leaf in tf.nest.flatten(value)]
+        for tensor in tensors or [value]:
+            if not isinstance(tensor, tf.Tensor) or tensor.dtype not in convert.DTYPES:
+                raise TypeError(
+                    f"{subject} a Tensor of floating-point or complex numbers, or a structure of such Tensors, got "
+                    f"{text.describe(tensor)}. {advice}"
+                )
+            if batched and tensor.shape.rank == 0:
+                raise ValueError(
+                    f"{subject} Tensors with a leading batch dimension, got a scalar. For a single system, leave out "
+                    "batched=True."
+                )
+        dtypes = ", ".join(dict.fromkeys(tensor.dtype.name for tensor in tensors))
+        if "," in dtypes:
+            raise TypeError(f"{subject} Tensors of one dtype, got {dtypes}. Cast them with tf.cast.")
         self._structure = value if tf.nest.is_nested(value) else None
-        self._is_kept = self._structure is None and not as_vector
         self.dtype = tensors[0].dtype
         self._static_shapes = [tensor.shape for tensor in tensors]
         # Python numbers where known, because XLA needs constants.
         self._shapes = [t.shape.as_list() if t.shape.is_fully_defined() else tf.shape(t) for t in tensors]
+        first = 1 if batched else 0
+        counts = [tensor.shape[first:].num_elements() for tensor in tensors]
+        pairs = zip(counts, self._shapes, strict=True)
+        self._counts = [tf.reduce_prod(shape[first:]) if count is None else count for count, shape in pairs]
+        self._batch = [self._shapes[0][0]] if batched else []
         self.packed = self.concatenate(tensors)
 
     def pack(self, subject: str, value: Any, advice: str) -> tf.Tensor:
-        """Another value of the same structure, shapes and dtype as one Tensor; TypeError or ValueError otherwise.
+        """Another value of the same structure, shapes and dtype as one vector; TypeError or ValueError otherwise.
 
-        Errors begin with `subject`, such as "the result of g must have", and end with `advice`.
+        Errors begin with `subject`, such as "linear.cg: A must return", and end with `advice`.
         """
         if self._structure is not None:
             try:
                 tf.nest.assert_same_structure(self._structure, value, check_types=False)
             except (TypeError, ValueError) as error:
                 raise ValueError(
-                    f"{self._api}: {subject} the structure of {self._name}, with "
-                    f"{text.count(len(self._shapes), 'Tensor')}, got {text.describe_type(value)}. {advice}"
+                    f"{subject} the structure of {self._name}, with {text.count(len(self._shapes), 'Tensor')}, got "
+                    f"{text.describe_type(value)}. {advice}"
                 ) from error
         elif tf.nest.is_nested(value):
-            raise ValueError(
-                f"{self._api}: {subject} one Tensor, like {self._name}, got {text.describe_type(value)}. {advice}"
-            )
-        tensors = [to_tensor(leaf, self.dtype) for leaf in tf.nest.flatten(value)]
-        for i, (tensor, shape) in enumerate(zip(tensors, self._static_shapes, strict=True)):
+            raise ValueError(f"{subject} one Tensor, like {self._name}, got {text.describe_type(value)}. {advice}")
+        tensors = [_to_tensor(leaf, self.dtype) for leaf in tf.nest.flatten(value)]
+        for i, (tensor, name, shape) in enumerate(zip(tensors, self.names(), self._static_shapes, strict=True)):
             if not isinstance(tensor, tf.Tensor) or tensor.dtype != self.dtype:
                 raise TypeError(
-                    f"{self._api}: {subject} Tensors of the dtype of {self._name}, {self.dtype.name}, got "
-                    f"{text.describe(tensor)}. {advice}"
+                    f"{subject} Tensors of the dtype of {self._name}, {self.dtype.name}, got {text.describe(tensor)}. "
+                    f"{advice}"
                 )
+            message = f"{subject} the shape of {name}, {{expected}}, got {{got}}. {advice}"
             if not tensor.shape.is_compatible_with(shape):
-                raise ValueError(self.wrong_shape(subject, shape, tensor.shape, advice, i))
+                raise ValueError(message.format(expected=shape, got=tensor.shape))
+            if not (tensor.shape.is_fully_defined() and shape.is_fully_defined()):
+                expected = tf.cast(self._shapes[i], tf.int64)
+                tensors[i] = library.custom_gradient_check_shape(tensor, expected, message=message)
         return self.concatenate(tensors)
 
     def unpack(self, packed: tf.Tensor) -> Any:
-        """The structure, from one Tensor."""
+        """The structure, from one vector."""
         return self.structured(self.leaves(packed))
 
     def leaves(self, packed: tf.Tensor) -> list[tf.Tensor]:
-        """The leaves, from one Tensor."""
-        if self._is_kept:
-            return [packed]
-        axis = 1 if self.batched else 0
-        parts = tf.split(packed, [_product(shape[axis:]) for shape in self._shapes], axis=axis)
+        """The leaves, from one vector."""
+        packed = tf.cast(packed, self.dtype)
+        parts = [packed]
+        if len(self._shapes) > 1:
+            parts = tf.split(packed, self._counts, axis=-1)
         leaves = [tf.reshape(part, shape) for part, shape in zip(parts, self._shapes, strict=True)]
         for leaf, shape in zip(leaves, self._static_shapes, strict=True):
             leaf.set_shape(shape)
@@ -93,19 +110,19 @@ class Packing:
         """The name of each leaf in messages, such as `y` or `y['a']`."""
         return [self._name] if self._structure is None else pytree.leaf_names(self._name, self._structure)
 
-    def wrong_shape(self, subject: str, expected: Any, got: Any, advice: str, number: int = 0) -> str:
-        """The message for a value of another shape."""
-        return f"{self._api}: {subject} the shape of {self.names()[number]}, {expected}, got {got}. {advice}"
-
     def concatenate(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-        """The elements of all leaves as one Tensor."""
-        if self._is_kept:
-            return tensors[0]
-        if not self.batched:
-            return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
-        pairs = zip(tensors, self._shapes, strict=True)
-        return tf.concat([tf.reshape(t, tf.stack([shape[0], _product(shape[1:])])) for t, shape in pairs], 1)
+        """The numbers of all leaves as one vector."""
+        pairs = zip(tensors, self._counts, strict=True)
+        vectors = [tf.reshape(tensor, [*self._batch, count]) for tensor, count in pairs]
+        vector = vectors[0] if len(vectors) == 1 else tf.concat(vectors, -1)
+        return tf.cast(vector, tf.float32) if self.dtype.size == 2 else vector
 
 
-def _product(sizes: Any) -> Any:
-    return math.prod(sizes) if isinstance(sizes, list) else tf.reduce_prod(sizes)
+def _to_tensor(leaf: Any, dtype: tf.DType | None = None) -> Any:
+    """Converts a leaf to a Tensor if it is a weak Tensor, a Variable, an array or a number."""
+    if isinstance(leaf, tf.experimental.ExtensionType):
+        with contextlib.suppress(TypeError, ValueError):  # Only a weak Tensor converts.
+            return tf.convert_to_tensor(leaf)
+    if dtype is not None and isinstance(leaf, (np.ndarray, np.generic, int, float, complex)):
+        return tf.convert_to_tensor(leaf, dtype)
+    return pytree.to_output(leaf)

@@ -3,21 +3,23 @@
 import contextlib
 import contextvars
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core import text, tf_internal
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.linear.equations import Equations, Point, with_derivative
-from tf_cg_ops._src.linear.system import VectorSystem, norm
+from tf_cg_ops._src.linear.packing import ROUNDING, Packing
 
 _Apply = Callable[[tf.Tensor], tf.Tensor]
 # The tolerance of a gradient, relative to its size, if the user asked for an absolute tolerance of the value.
 _TOL_OF_GRADIENT = 1e-5
+
+# For calls that do not fit the signature: SciPy calls the tolerance rtol, and JAX takes it by position.
+NAME_THE_OPTIONS = "A, b and x0 come first. The relative tolerance is tol; write each option as in tol=1e-5."
 
 _caller: contextvars.ContextVar[str] = contextvars.ContextVar("caller", default="")
 
@@ -32,204 +34,247 @@ def called_by(caller: str) -> Iterator[None]:
         _caller.reset(token)
 
 
+class Matrix(NamedTuple):
+    """A matrix and an approximation of its inverse, as functions of vectors."""
+
+    apply: _Apply
+    precondition: _Apply
+
+
 @dataclasses.dataclass(frozen=True)
-class Method:
-    """An iterative method.
+class Solver:
+    """An iterative method with its options.
 
     Attributes:
-      api: The public name of the solver.
+      api: The public name.
       correct: Takes a matrix, a residual, the norm to reach and the number of iterations that are left. Returns an
         approximate solution for the residual, the number of its iterations, and whether the matrix suits the method.
       is_for_hermitian: Whether a matrix that suits the method is its own adjoint.
       unsuitable: The error for a matrix that does not suit the method.
       iterations: What `maxiter` counts.
       advice: What the user can do if it does not converge.
+      dtype: The dtype of the user's numbers; vectors can have a wider one.
+      note: What is solved, for messages.
     """
 
     api: str
-    correct: Callable[["Matrix", tf.Tensor, tf.Tensor, Any], tuple[tf.Tensor, Any, Any]]
+    correct: Callable[[Matrix, tf.Tensor, tf.Tensor, Any], tuple[tf.Tensor, Any, Any]]
     is_for_hermitian: bool
     unsuitable: str
     iterations: str
     advice: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Matrix:
-    """A matrix and an approximation of its inverse, as functions of vectors."""
-
-    apply: _Apply
-    inverse: _Apply | None
-    dtype: tf.DType  # Of the user's numbers; the vectors can have a wider one.
-    note: str = ""  # For messages.
-
-    def precondition(self, vector: tf.Tensor) -> tf.Tensor:
-        """The product with the approximation of the inverse."""
-        return vector if self.inverse is None else self.inverse(vector)
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """The options of both solvers."""
-
-    tol: float | tf.Tensor  # A Tensor for a gradient.
+    tol: Any
     atol: float
     maxiter: int | None
+    dtype: tf.DType = tf.float32
+    note: str = ""
 
+    def solve(self, matrix: Any, b: Any, x0: Any, preconditioner: Any) -> Any:
+        """The solution in the structure of `b`, checked, with its derivatives."""
+        self._check_options(matrix, preconditioner)
+        api = self.api
+        packing = Packing(f"{api}: b must be", "b", b, "Convert it with tf.cast.")
+        advice = "Return the structure, shapes and dtype of the argument."
 
-def solve(method: Method, system: VectorSystem, options: Options) -> Any:
-    """The solution in the structure of `b`, checked, with its derivatives."""
-    matrix = Matrix(system.apply, system.precondition, system.dtype)
-    options = dataclasses.replace(options, tol=system.reachable(options.tol))
-    return system.unpack(_solve(method, matrix, options, system.b, system.x0))
+        def apply(u: tf.Tensor) -> tf.Tensor:
+            return packing.pack(f"{api}: A must return", matrix(packing.unpack(u)), advice)
 
+        def precondition(u: tf.Tensor) -> tf.Tensor:
+            if preconditioner is None:
+                return u
+            return packing.pack(f"{api}: M must return", preconditioner(packing.unpack(u)), advice)
 
-def _solve(method: Method, matrix: Matrix, options: Options, b: tf.Tensor, x0: tf.Tensor | None = None) -> tf.Tensor:
-    """The solution as a vector, checked, with its derivatives."""
-    x, relative, guard = _constant_solution(method, matrix, options, tf.stop_gradient(b), x0)
-    if not tf.executing_eagerly() or tf_internal.could_possibly_record():
-        x = _with_derivatives(method, matrix, Options(relative, 0.0, options.maxiter), b, x)
-    # A product, so that without a solution the gradient is nan, too.
-    return x * tf.cast(guard, b.dtype)
+        advice_for_x0 = "It is a first guess of the solution; write the tolerance as tol=1e-5."
+        start = None if x0 is None else packing.pack(f"{api}: x0 must have", x0, advice_for_x0)
+        # In 16 bits, the rounding in `A` allows no smaller tolerance.
+        tol = max(float(self.tol), 4 * ROUNDING[packing.dtype]) if packing.dtype.size == 2 else float(self.tol)
+        solver = dataclasses.replace(self, tol=tol, dtype=packing.dtype)
+        return packing.unpack(solver._solve(Matrix(apply, precondition), packing.packed, start))
 
+    def _check_options(self, matrix: Any, preconditioner: Any) -> None:
+        """TypeError or ValueError unless the options have the right type and size."""
+        api = self.api
+        sizes = (("tol", self.tol, 1, "less than 1, relative to norm(b)"), ("atol", self.atol, np.inf, "finite"))
+        for name, value, limit, wanted in sizes:
+            if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
+                raise TypeError(f"{api}: {name} must be a number such as 1e-5, got {text.describe(value)}.")
+            if not 0 <= value < limit:
+                raise ValueError(f"{api}: {name} must be at least 0 and {wanted}, got {value!r}.")
+        if self.maxiter is not None:
+            check_count(api, "maxiter", self.maxiter)
+        for name, function, example in (("A", matrix, "matrix"), ("M", preconditioner, "inverse")):
+            if not callable(function) and not (name == "M" and function is None):
+                is_operator = isinstance(function, tf.linalg.LinearOperator)
+                remedy = "its method matvec" if is_operator else f"lambda u: tf.linalg.matvec({example}, u)"
+                raise TypeError(
+                    f"{api}: {name} must be a function that takes and returns the structure of b, got "
+                    f"{text.describe_type(function)}. Pass {remedy}."
+                )
 
-def _with_derivatives(method: Method, matrix: Matrix, options: Options, b: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """The solution `x`, a constant, with the derivatives of the exact solution.
+    def _solve(self, matrix: Matrix, b: tf.Tensor, x0: tf.Tensor | None = None) -> tf.Tensor:
+        """The solution as a vector, checked, with its derivatives."""
+        x, relative, guard = self._solve_constant(matrix, tf.stop_gradient(b), x0)
+        if not tf.executing_eagerly() or tf_internal.could_possibly_record():
+            note = " of the gradient, whose system has the transpose of A"
+            x = dataclasses.replace(self, tol=relative, atol=0.0, note=note)._with_derivatives(matrix, b, x)
+        # A product, so that without a solution the gradient is nan, too.
+        return x * tf.cast(guard, b.dtype)
 
-    Differentiating the iterations would be wrong if they end early, for example if `b` is an eigenvector.
-    """
-    wording = without_gradient_function(method.api, differentiated="function A")
-    equations = Equations(wording, lambda unknowns, inputs: matrix.apply(unknowns[0]) - inputs[0], [x], [b])
-    inverse = None
-    if matrix.inverse is not None:
-        inverse = Equations(wording, lambda unknowns, _: matrix.precondition(unknowns[0]), [x])
+    def _with_derivatives(self, matrix: Matrix, b: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+        """The solution `x`, a constant, with the derivatives of the exact solution, whose systems this solver solves.
 
-    def value(function: Equations, values: list[tf.Tensor], vector: tf.Tensor) -> tf.Tensor:
-        return Point(function, [vector], values).value()
+        Differentiating the iterations would be wrong if they end early, for example if `b` is an eigenvector.
+        """
+        wording = without_gradient_function(self.api, differentiated="function A")
+        equations = Equations(wording, lambda unknowns, inputs: matrix.apply(unknowns[0]) - inputs[0], [x], [b])
 
-    def transposed(noun: str, point: Point, vector: tf.Tensor, otherwise: _Apply | None) -> tf.Tensor:
-        (product,) = point.by_unknowns(vector)
-        if product is not None:
-            return product
-        if otherwise is not None:
-            return otherwise(vector)
-        raise ValueError(
-            f"{method.api}: {noun} must have a derivative, since a gradient applies its transpose, but TensorFlow "
-            "finds none. Compute with TensorFlow operations, and call NumPy through tf_cg_ops.numpy_function."
-        )
+        def solve_transposed(point: Point, x: tf.Tensor, dx: tf.Tensor) -> tf.Tensor:
+            def apply(u: tf.Tensor) -> tf.Tensor:
+                (product,) = point.by_unknowns(u)
+                if product is None and self.is_for_hermitian:
+                    return Point(equations, [u], [tf.zeros_like(b), *point.values[1:]]).value()
+                return self._product("A", product)
 
-    precondition: _Apply | None = None if inverse is None else functools.partial(value, inverse, inverse.values)
+            def precondition(u: tf.Tensor) -> tf.Tensor:
+                if self.is_for_hermitian:
+                    return matrix.precondition(u)
+                start = tf.zeros_like(u)
+                with tf.GradientTape() as tape:
+                    tape.watch(start)
+                    value = matrix.precondition(start)
+                return self._product("M", tape.gradient(value, start, u))
 
-    def apply_at(point: Point) -> _Apply:
-        return functools.partial(value, equations, [tf.zeros_like(b), *point.values[1:]])
+            return self._solve(Matrix(apply, precondition), dx)
 
-    def solve_transposed(point: Point, x: tf.Tensor, dx: tf.Tensor) -> tf.Tensor:
-        inverse_transposed = precondition
-        if inverse is not None and not method.is_for_hermitian:
-            at_x = Point(inverse, [x], inverse.values)
-            inverse_transposed = functools.partial(transposed, "M", at_x, otherwise=None)
-        otherwise = apply_at(point) if method.is_for_hermitian else None
-        apply = functools.partial(transposed, "A", point, otherwise=otherwise)
-        note = " of the gradient, whose system has the transpose of A"
-        return _solve(method, Matrix(apply, inverse_transposed, matrix.dtype, note), options, dx)
+        return with_derivative(wording, self.api, equations, x, lambda x: [x], solve_transposed)
 
-    def solve_forward(point: Point, right: tf.Tensor) -> tf.Tensor:
-        return _solve(method, Matrix(apply_at(point), precondition, matrix.dtype, " of the tangent"), options, right)
+    def _product(self, noun: str, product: tf.Tensor | None) -> tf.Tensor:
+        if product is None:
+            raise ValueError(
+                f"{self.api}: {noun} must have a derivative, since a gradient applies its transpose, but TensorFlow "
+                "finds none. Compute with TensorFlow operations, and call NumPy through tf_cg_ops.numpy_function."
+            )
+        return product
 
-    return with_derivative(wording, method.api, equations, x, lambda x: [x], solve_transposed, solve_forward)
-
-
-def _constant_solution(
-    method: Method, matrix: Matrix, options: Options, b: tf.Tensor, x0: tf.Tensor | None
-) -> tuple[tf.Tensor, float | tf.Tensor, tf.Tensor]:
-    """Returns the solution, its relative tolerance, and the number 1, or nan under XLA if there is no solution."""
-    real = b.dtype.real_dtype
-    # Scaled, so that squares do not become zero or infinite.
-    largest = tf.reduce_max(tf.concat([tf.abs(b), tf.zeros([1], real)], 0))
-    scale = tf.where((largest > 0) & tf.math.is_finite(largest), largest, tf.ones_like(largest))
-    factor = tf.cast(scale, b.dtype)
-    size = norm(b / factor)
-    epsilon = float(np.finfo(real.as_numpy_dtype).eps)
-    limit = tf.maximum(tf.cast(options.tol, real) * size, tf.cast(options.atol, real) / scale)
-    start = None if x0 is None else tf.stop_gradient(x0) / factor
-    x, length, before, count, is_suitable = _iterate(method, matrix, b / factor, start, limit, options.maxiter)
-    x, length = tf.stop_gradient(x * factor), tf.stop_gradient(length)
-    largest = tf.reduce_max(tf.abs(x))
-    fits = largest <= tf.constant(matrix.dtype.real_dtype.max, real)
-    has_converged = is_suitable & tf.math.is_finite(length) & (length <= limit)
-    is_solved = has_converged & fits
-    # The residual has stopped shrinking, or the rest of it is rounding.
-    is_rounding = (length >= before) & (length <= epsilon**0.5 * size) | (length <= 64 * epsilon * size)
-    is_rounding &= is_suitable & ~has_converged
-    subject = f"{_caller.get()}{method.api}"
-
-    def not_converged(advice: str) -> list[Any]:
-        wanted = f"= max(tol * norm(b), atol){matrix.note}. {advice} Number of {method.iterations}:"
-        start = f"{subject} did not converge: norm(b - A(x)) is"
-        return [start, length * scale, "and must be at most", limit * scale, wanted, count]
-
-    too_small = "Rounding allows no smaller residual: raise tol or atol"
-    too_small += "." if matrix.dtype.real_dtype == tf.float64 else ", or compute in float64."
-    unsuitable = [f"{subject}: {method.unsuitable} Number of iterations until this showed:", count]
-    too_large = [
-        f"{subject}: the solution{matrix.note} must fit in {matrix.dtype.name}. Scale b, or compute in a dtype with a "
-        "larger range. The largest element is",
-        largest,
-    ]
-    guard = _guard(
-        real,
-        is_solved,
-        (has_converged | ~is_suitable | is_rounding, not_converged(method.advice)),
-        (~is_rounding, not_converged(too_small)),
-        (is_suitable, unsuitable),
-        (is_solved | ~has_converged, too_large),
-    )
-    relative = options.tol
-    if options.atol > 0:
-        relative = tf.where(size > 0, limit / size, tf.fill([], tf.constant(_TOL_OF_GRADIENT, real)))
-        relative = tf.minimum(relative, max(options.tol, _TOL_OF_GRADIENT))
-    return x, relative, guard
-
-
-def _iterate(
-    method: Method, matrix: Matrix, b: tf.Tensor, x0: tf.Tensor | None, limit: tf.Tensor, maxiter: int | None
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The solution, the norms of its last two residuals, the number of iterations, whether the matrix suits the method.
-
-    The method keeps its own residual, which drifts away from the true one by rounding. So it is restarted from the true
-    residual until that is small enough.
-    """
-    if tf_internal.could_possibly_record():
-        # Otherwise TensorFlow would keep every iteration for higher derivatives, and XLA cannot compile that.
-        inverse = matrix.inverse and _recorded(matrix.inverse)
-        without = dataclasses.replace(matrix, apply=_recorded(matrix.apply), inverse=inverse)
+    def _solve_constant(
+        self, matrix: Matrix, b: tf.Tensor, x0: tf.Tensor | None
+    ) -> tuple[tf.Tensor, float | tf.Tensor, tf.Tensor]:
+        """Returns the solution, its relative tolerance, and the number 1, or nan under XLA if there is no solution."""
+        real = b.dtype.real_dtype
+        # Scaled, so that squares do not become zero or infinite.
+        largest = tf.reduce_max(tf.concat([tf.abs(b), tf.zeros([1], real)], 0))
+        scale = tf.where((largest > 0) & tf.math.is_finite(largest), largest, tf.ones_like(largest))
+        factor = tf.cast(scale, b.dtype)
+        size = norm(b / factor)
+        epsilon = ROUNDING[real]
+        limit = tf.maximum(tf.cast(self.tol, real) * size, tf.cast(self.atol, real) / scale)
+        start = None if x0 is None else tf.stop_gradient(x0) / factor
+        # Recorded iterations would be kept for higher derivatives, and XLA cannot compile that.
         with tf_internal.stop_recording():
-            return _iterate(method, without, b, x0, limit, maxiter)
-    if maxiter is None:
-        size = b.shape[0]
-        limit_of_count = tf.size(b, tf.int64) * 10 if size is None else tf.constant(10 * size, tf.int64)
-    else:
-        limit_of_count = tf.constant(maxiter, tf.int64)
-    if x0 is None:
-        x, residual = tf.zeros_like(b), b
-    else:
-        x = tf.where(norm(b) > 0, x0, tf.zeros_like(b))
-        residual = b - matrix.apply(x)
+            x, length, before, count, is_suitable = self._iterate(
+                Matrix(*map(_recorded, matrix)), b / factor, start, limit
+            )
+        x = tf.stop_gradient(x * factor)
+        largest = tf.reduce_max(tf.abs(x))
+        has_converged = is_suitable & tf.math.is_finite(length) & (length <= limit)
+        is_solved = has_converged & (largest <= tf.constant(self.dtype.real_dtype.max, real))
+        # The residual has stopped shrinking, or the rest of it is rounding.
+        is_rounding = (length >= before) & (length <= epsilon**0.5 * size) | (length <= 64 * epsilon * size)
+        is_rounding &= is_suitable & ~has_converged
+        subject = f"{_caller.get()}{self.api}"
 
-    def goes_on(x: Any, residual: Any, length: Any, before: Any, count: Any, is_suitable: Any) -> Any:
-        return is_suitable & (length > limit) & (length < before) & (count < limit_of_count)
+        def not_converged(advice: str) -> list[Any]:
+            wanted = f" = max(tol * norm(b), atol){self.note}. {advice} Number of {self.iterations}: "
+            start = f"{subject} did not converge: norm(b - A(x)) is "
+            return [start, length * scale, " and must be at most ", limit * scale, wanted, count]
 
-    def step(x: Any, residual: Any, length: Any, before: Any, count: Any, is_suitable: Any) -> Any:
-        correction, more, is_suitable = method.correct(matrix, residual, limit, limit_of_count - count)
-        x += correction
-        residual = b - matrix.apply(x)
-        return x, residual, norm(residual), length, count + more, is_suitable
+        too_small = "Rounding allows no smaller residual: raise tol or atol"
+        too_small += "." if self.dtype.real_dtype == tf.float64 else ", or compute in float64."
+        unsuitable = [f"{subject}: {self.unsuitable} Number of iterations until this showed: ", count]
+        too_large = [
+            f"{subject}: the solution{self.note} must fit in {self.dtype.name}. Scale b, or compute in a dtype with a "
+            "larger range. The largest element is ",
+            largest,
+        ]
+        guard = tf.where(is_solved, tf.ones([], real), tf.fill([], tf.constant(np.nan, real)))
+        checks = [
+            (has_converged | ~is_suitable | is_rounding, not_converged(self.advice)),
+            (~is_rounding, not_converged(too_small)),
+            (is_suitable, unsuitable),
+            (is_solved | ~has_converged, too_large),
+        ]
+        with tf.control_dependencies(assertions(*checks)):
+            guard = tf.identity(guard)
+        relative = self.tol
+        if self.atol > 0:
+            relative = tf.where(size > 0, limit / size, tf.fill([], tf.constant(_TOL_OF_GRADIENT, real)))
+            relative = tf.minimum(relative, max(self.tol, _TOL_OF_GRADIENT))
+        return x, relative, guard
 
-    length = norm(residual)
-    before = tf.fill([], tf.constant(np.inf, length.dtype))
-    start = (x, residual, length, before, tf.constant(0, tf.int64), tf.constant(True))
-    x, _, length, before, count, is_suitable = tf.while_loop(goes_on, step, start)
-    return x, length, before, count, is_suitable
+    def _iterate(
+        self, matrix: Matrix, b: tf.Tensor, x0: tf.Tensor | None, limit: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+        """The solution, the norms of its last two residuals, the number of iterations, whether the matrix is suitable.
+
+        The method keeps its own residual, which drifts away from the true one by rounding. So it is restarted from the
+        true residual until that is small enough.
+        """
+        most = self.maxiter
+        if most is None:
+            most = 10 * (tf.size(b, tf.int64) if b.shape[0] is None else b.shape[0])
+        most = tf.convert_to_tensor(most, tf.int64)
+        if x0 is None:
+            x, residual = tf.zeros_like(b), b
+        else:
+            x = tf.where(norm(b) > 0, x0, tf.zeros_like(b))
+            residual = b - matrix.apply(x)
+
+        def goes_on(x: Any, residual: Any, length: Any, before: Any, count: Any, is_suitable: Any) -> Any:
+            return is_suitable & (length > limit) & (length < before) & (count < most)
+
+        def step(x: Any, residual: Any, length: Any, before: Any, count: Any, is_suitable: Any) -> Any:
+            correction, more, is_suitable = self.correct(matrix, residual, limit, most - count)
+            x += correction
+            residual = b - matrix.apply(x)
+            return x, residual, norm(residual), length, count + more, is_suitable
+
+        length = norm(residual)
+        before = tf.fill([], tf.constant(np.inf, length.dtype))
+        start = (x, residual, length, before, tf.constant(0, tf.int64), tf.constant(True))
+        x, _, length, before, count, is_suitable = tf.while_loop(goes_on, step, start)
+        return x, length, before, count, is_suitable
+
+
+def assertions(*checks: tuple[tf.Tensor, list[Any]]) -> list[tf.Operation]:
+    """Raises InvalidArgumentError for the first check that fails, in a graph by the ops that it returns."""
+    if not tf.executing_eagerly():
+        if tf_internal.is_traced_for_xla(tf.compat.v1.get_default_graph()):  # It drops them.
+            return []
+        # All strings are constants: with others, XLA could not compile a function around this one.
+        return [tf.debugging.Assert(holds, parts) for holds, parts in checks]
+    for holds, parts in checks:
+        if not holds:
+            words = (part if isinstance(part, str) else f"{part.numpy():.3g}" for part in parts)
+            raise tf.errors.InvalidArgumentError(None, None, "".join(words))
+    return []
+
+
+def check_count(api: str, name: str, count: Any) -> None:
+    """TypeError or ValueError unless an option is an int of at least 1."""
+    if isinstance(count, bool) or not isinstance(count, (int, np.integer)):
+        raise TypeError(f"{api}: {name} must be an int, got {text.describe(count)}.")
+    if count < 1:
+        raise ValueError(f"{api}: {name} must be at least 1, got {count}.")
+
+
+def norm(vector: tf.Tensor) -> tf.Tensor:
+    """The Euclidean norm, a real scalar."""
+    return tf.sqrt(dot(vector, vector))
+
+
+def dot(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    """The real part of the inner product, a real scalar."""
+    return tf.reduce_sum(tf.math.real(tf.math.conj(a) * b))
 
 
 def _recorded(function: _Apply) -> _Apply:
@@ -240,19 +285,3 @@ def _recorded(function: _Apply) -> _Apply:
             return function(vector)
 
     return recorded
-
-
-def _guard(dtype: tf.DType, holds: tf.Tensor, *checks: tuple[tf.Tensor, list[Any]]) -> tf.Tensor:
-    """One if `holds`; otherwise the error of the check that fails, or nan under XLA, which drops checks."""
-    if tf.executing_eagerly():
-        for check, parts in checks:
-            if not check:
-                words = (part if isinstance(part, str) else f"{part.numpy():.3g}" for part in parts)
-                raise tf.errors.InvalidArgumentError(None, None, " ".join(words))
-        return tf.ones([], dtype)
-    guard = tf.where(holds, tf.ones([], dtype), tf.fill([], tf.constant(np.nan, dtype)))
-    if tf_internal.is_traced_for_xla(tf.compat.v1.get_default_graph()):
-        return guard
-    # All strings here are constants: with others, XLA could not compile a function around this one.
-    with tf.control_dependencies([tf.debugging.Assert(check, parts) for check, parts in checks]):
-        return tf.identity(guard)

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
-from tf_cg_ops._src.core.variables import handles_of
+from tf_cg_ops._src.custom_gradient.variables import handles_of
 from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.memory.forward_pass import gather, with_derivative_of
 from tf_cg_ops._src.rewrite import control_flow

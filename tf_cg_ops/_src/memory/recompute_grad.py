@@ -14,9 +14,10 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import library, misplaced_calls, pytree, slices, text, tf_internal
 from tf_cg_ops._src.core.types import P, R, Structure
-from tf_cg_ops._src.core.variables import as_variable, handles_of
+from tf_cg_ops._src.core.variables import as_variable
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
+from tf_cg_ops._src.custom_gradient.variables import handles_of
 from tf_cg_ops._src.custom_gradient.wording import Wording, without_gradient_function
 from tf_cg_ops._src.memory import checkpoint_name
 from tf_cg_ops._src.memory.checkpoint_name import Keep, check_keep

@@ -106,13 +106,7 @@ def clipped(api: str, x: Any, mode: str, limit: Any, axis: Any, loss_scale: Any)
     scaling = loss_scales.read(api, loss_scale)
     if scaling is not None:
         limit *= scaling.scale
-    names = [f"x[{i}]" for i in range(len(tf.nest.flatten(x)))] if tf.nest.is_nested(x) else ["x"]
-    tensors = [convert.to_tensors(api, [name], [leaf])[0] for name, leaf in zip(names, tf.nest.flatten(x), strict=True)]
-    if not tensors:
-        raise ValueError(
-            f"{api}: x must hold at least one Tensor, got {text.describe(x)}. Pass the values whose gradients you want "
-            "to clip."
-        )
+    tensors = convert.leaves_to_tensors(api, x, "clip")
     for tensor in tensors:
         if mode == "value" and tensor.dtype.is_complex:
             raise TypeError(f"{api}: x must be real to clip by value, got {tensor.dtype.name}. Clip by norm.")

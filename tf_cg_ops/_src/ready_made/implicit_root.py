@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, text, tf_internal
 from tf_cg_ops._src.core.types import P, R, Structure
-from tf_cg_ops._src.ready_made.implicit_system import Problem, implicit_function
+from tf_cg_ops._src.ready_made.implicit_system import Options, Problem, implicit_function
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def _advice(call: str) -> str:
@@ -24,23 +27,11 @@ def _advice(call: str) -> str:
 
 @overload
 def implicit_root(
-    residual: Callable[..., Structure],
-    solve: Callable[P, R],
-    *,
-    batched: bool = False,
-    linear_solve: Callable[..., Structure] | None = None,
-    has_aux: bool = False,
-    check_solution: bool = True,
+    residual: Callable[..., Structure], solve: Callable[P, R], **options: Unpack[Options]
 ) -> Callable[P, R]: ...
 @overload
 def implicit_root(
-    residual: Callable[..., Structure],
-    solve: None = None,
-    *,
-    batched: bool = False,
-    linear_solve: Callable[..., Structure] | None = None,
-    has_aux: bool = False,
-    check_solution: bool = True,
+    residual: Callable[..., Structure], solve: None = None, **options: Unpack[Options]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
 @misplaced_calls.explains("implicit_root", _advice("implicit_root(residual, solve)"))
@@ -110,11 +101,11 @@ def implicit_root(
         does not return Tensors of one dtype, or a pair with `has_aux`, or the residual has another dtype. When you
         compute a gradient: `linear_solve` returned another dtype.
       ValueError: At the call: the residual does not have the structure and shapes of `y`, or `y` is a scalar with
-        `batched`. When you compute a gradient: `linear_solve` returned another structure or shape, the residual has no
-        derivative with respect to `y`, or in eager mode `y` is not a solution.
+        `batched`. When you compute a gradient: `linear_solve` returned another structure or shape, or the residual has
+        no derivative with respect to `y`.
       RuntimeError: You compute a derivative above the third order in a loaded model.
       tf.errors.InvalidArgumentError: At run time: the residual has another shape than `y`, the Jacobian is singular, a
-        solver of `tf_cg_ops.linear` does not converge, or in a graph `y` is not a solution.
+        solver of `tf_cg_ops.linear` does not converge, or `y` is not a solution.
 
     Differs from `jax.lax.custom_root`:
 
@@ -122,31 +113,17 @@ def implicit_root(
       well.
     - `linear_solve` solves the transposed system, and you can leave it out. JAX's `tangent_solve` is required.
     """
-    options = _checked_options("implicit_root", "residual", residual, batched, linear_solve, has_aux, check_solution)
-    if solve is None:
-        return functools.partial(implicit_root, residual, **options)
-    return implicit_function(Problem("implicit_root", "residual", residual, _unchanged, options), solve)
+    options = Options(batched=batched, linear_solve=linear_solve, has_aux=has_aux, check_solution=check_solution)
+    return _decorated(Problem("implicit_root", "residual", residual, options), "residual", solve)
 
 
 @overload
 def implicit_fixed_point(
-    f: Callable[..., Structure],
-    solve: Callable[P, R],
-    *,
-    batched: bool = False,
-    linear_solve: Callable[..., Structure] | None = None,
-    has_aux: bool = False,
-    check_solution: bool = True,
+    f: Callable[..., Structure], solve: Callable[P, R], **options: Unpack[Options]
 ) -> Callable[P, R]: ...
 @overload
 def implicit_fixed_point(
-    f: Callable[..., Structure],
-    solve: None = None,
-    *,
-    batched: bool = False,
-    linear_solve: Callable[..., Structure] | None = None,
-    has_aux: bool = False,
-    check_solution: bool = True,
+    f: Callable[..., Structure], solve: None = None, **options: Unpack[Options]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
 @misplaced_calls.explains("implicit_fixed_point", _advice("implicit_fixed_point(f, solve)"))
@@ -206,32 +183,17 @@ def implicit_fixed_point(
 
     Source: Bai, Kolter and Koltun, "Deep equilibrium models" (2019), arXiv:1909.01377, theorem 1.
     """
-    api = "implicit_fixed_point"
-    options = _checked_options(api, "f", f, batched, linear_solve, has_aux, check_solution)
-    if solve is None:
-        return functools.partial(implicit_fixed_point, f, **options)
-    return implicit_function(Problem(api, "function", f, _unchanged, options, is_fixed_point=True), solve)
+    options = Options(batched=batched, linear_solve=linear_solve, has_aux=has_aux, check_solution=check_solution)
+    return _decorated(Problem("implicit_fixed_point", "function", f, options), "f", solve)
 
 
 @overload
 def implicit_minimum(
-    objective: Callable[..., tf.Tensor],
-    solve: Callable[P, R],
-    *,
-    batched: bool = False,
-    linear_solve: Callable[..., Structure] | None = None,
-    has_aux: bool = False,
-    check_solution: bool = True,
+    objective: Callable[..., tf.Tensor], solve: Callable[P, R], **options: Unpack[Options]
 ) -> Callable[P, R]: ...
 @overload
 def implicit_minimum(
-    objective: Callable[..., tf.Tensor],
-    solve: None = None,
-    *,
-    batched: bool = False,
-    linear_solve: Callable[..., Structure] | None = None,
-    has_aux: bool = False,
-    check_solution: bool = True,
+    objective: Callable[..., tf.Tensor], solve: None = None, **options: Unpack[Options]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
 @misplaced_calls.explains("implicit_minimum", _advice("implicit_minimum(objective, solve)"))
@@ -292,61 +254,23 @@ def implicit_minimum(
       RuntimeError: As `tf_cg_ops.implicit_root`.
       tf.errors.InvalidArgumentError: Likewise.
     """
-    api = "implicit_minimum"
-    options = _checked_options(api, "objective", objective, batched, linear_solve, has_aux, check_solution)
-    if solve is None:
-        return functools.partial(implicit_minimum, objective, **options)
-
-    name = text.name_of(objective)
-
-    def gradient_of(objective: Callable[..., Any]) -> Callable[..., Any]:
-        def gradient(y: Any, *args: Any, **kwargs: Any) -> Any:
-            leaves = tf.nest.flatten(y)
-            if any(leaf.dtype.is_complex for leaf in leaves):
-                raise TypeError(
-                    f"{api}: '{text.name_of(solve)}' must return real numbers, got {leaves[0].dtype.name}. Solve for "
-                    "the real and the imaginary part."
-                )
-            with tf.GradientTape() as tape:
-                tape.watch(leaves)
-                value = tf.convert_to_tensor(objective(y, *args, **kwargs))
-                _check_objective(api, name, value, batched)
-                total = tf.reduce_sum(value)
-            gradients = tape.gradient(total, leaves, unconnected_gradients="zero")
-            return tf.nest.pack_sequence_as(y, [tf.convert_to_tensor(g) for g in gradients])
-
-        return gradient
-
-    return implicit_function(Problem(api, "objective", objective, gradient_of, options), solve)
+    options = Options(batched=batched, linear_solve=linear_solve, has_aux=has_aux, check_solution=check_solution)
+    return _decorated(Problem("implicit_minimum", "objective", objective, options), "objective", solve)
 
 
-def _unchanged(function: Callable[..., Any]) -> Callable[..., Any]:
-    return function
-
-
-def _checked_options(
-    api: str, parameter: str, function: Any, batched: Any, linear_solve: Any, has_aux: Any, check_solution: Any
-) -> dict[str, Any]:
-    """The options of an implicit function; TypeError if one of them, or the function, has a wrong type."""
-    if not callable(function):
-        raise TypeError(f"{api}: {parameter} must be a function, got {text.describe_type(function)}.")
+def _decorated(problem: Problem, parameter: str, solve: Callable[..., Any] | None) -> Callable[..., Any]:
+    """The implicit function, or a decorator for a solver; TypeError if an argument has a wrong type."""
+    api, options = problem.api, problem.options
+    if not callable(problem.user_function):
+        raise TypeError(f"{api}: {parameter} must be a function, got {text.describe_type(problem.user_function)}.")
+    linear_solve = options["linear_solve"]
     if linear_solve is not None and not callable(linear_solve):
         raise TypeError(
             f"{api}: linear_solve must be a function such as tf_cg_ops.linear.gmres, got {text.describe(linear_solve)}."
         )
-    options = {"batched": batched, "has_aux": has_aux, "check_solution": check_solution}
     for name, value in options.items():
-        if not isinstance(value, bool):
+        if name != "linear_solve" and not isinstance(value, bool):
             raise TypeError(f"{api}: {name} must be True or False, got {text.describe(value)}. Pass a Python bool.")
-    return options | {"linear_solve": linear_solve}
-
-
-def _check_objective(api: str, name: str, value: tf.Tensor, batched: bool) -> None:
-    if not value.dtype.is_floating:
-        raise TypeError(
-            f"{api}: the objective '{name}' must return floating-point numbers, got "
-            f"{value.dtype.name}. Cast it, or take its real part."
-        )
-    if value.shape.rank not in (1 if batched else 0, None):
-        expected = "one number for each example" if batched else "a scalar"
-        raise ValueError(f"{api}: the objective '{name}' must return {expected}, got the shape {value.shape}. Sum it.")
+    if solve is None:
+        return functools.partial(implicit_function, problem)
+    return implicit_function(problem, solve)

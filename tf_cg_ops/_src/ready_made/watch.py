@@ -112,17 +112,8 @@ def watched(
     """`watch_gradient`, with the name `api` in messages."""
     check_arguments(api, name, check_numerics, print_it, call)
     scaling = loss_scales.read(api, loss_scale)
-    leaves = tf.nest.flatten(x)
-    if not leaves:
-        raise ValueError(
-            f"{api}: x must hold at least one Tensor, got {text.describe(x)}. Pass the values whose gradients you want "
-            "to watch."
-        )
-    is_nested = tf.nest.is_nested(x)
-    arguments = [f"x[{i}]" if is_nested else "x" for i in range(len(leaves))]
-    names = [f"{name}[{i}]" if is_nested else name for i in range(len(leaves))]
-    tensors = [convert.to_tensors(api, [arg], [leaf])[0] for arg, leaf in zip(arguments, leaves, strict=True)]
-
+    tensors = convert.leaves_to_tensors(api, x, "watch")
+    names = [f"{name}[{i}]" for i in range(len(tensors))] if tf.nest.is_nested(x) else [name]
     wording = without_gradient_function(api)
 
     def identity(*tensors: tf.Tensor) -> Any:

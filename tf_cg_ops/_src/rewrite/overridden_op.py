@@ -65,7 +65,7 @@ def attach_rule(
         try:
             answer = rule(seen, *dys)
         except TypeError as error:
-            checks.check_takes_upstream(functools.partial(as_function(rule), seen), dys, error)
+            checks.check_takes_upstream(functools.partial(as_function(rule), seen), dys, {}, error)
             raise
         return checks.checked_gradients(answer)
 
@@ -84,11 +84,10 @@ def attach_traced_rule(
 
 
 def _wording(api: str, rule: Rule) -> Wording:
-    name = text.name_of(rule)
-    in_a_template = name.replace("{", "{{").replace("}", "}}")
     return Wording(
         api,
-        subject=f"the rule '{name}' for the op {{function}}",
+        name=text.name_of(rule),
+        subject="the rule '{name}' for the op {function}",
         gradient_function="rule",
         parameters="op, *dys",
         binds_arguments=True,
@@ -101,7 +100,7 @@ def _wording(api: str, rule: Rule) -> Wording:
             "has no gradient."
         ),
         not_traced=(
-            f"'{in_a_template}', the rule for the op {{function}}, must be a function that TensorFlow can trace into a "
+            "'{name}', the rule for the op {function}, must be a function that TensorFlow can trace into a "
             "graph, got {error}. Correct the rule, or compute it with TensorFlow operations."
         ),
     )

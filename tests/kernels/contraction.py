@@ -12,8 +12,8 @@ import numpy as np
 
 from build_ops import compiler
 
-from .sources import ROOT
-from .tensors import assert_gradient_close, random_array
+from ..support.sources import ROOT
+from ..support.tensors import assert_gradient_close, random_array
 
 KINDS = ("baseline", "avx2", "avx512")
 
@@ -29,21 +29,18 @@ C_ARGUMENTS = [
 ]
 
 
-def compile_objects(sources, *flags, folder, root=ROOT):
-    """Compiles C++ sources; ccache has most objects from other tests."""
-    objects = []
-    for source in sources:
-        objects.append(pathlib.Path(folder) / (str(source).replace("/", "-") + ".o"))
-        options = ["-x", "c++", "-std=c++17", *compiler.COMPILE_FLAGS, "-Werror", *flags, "-I."]
-        subprocess.run([*compiler.find_compiler(), *options, "-c", source, "-o", objects[-1]], cwd=root, check=True)
-    return objects
+def compile_objects(sources, *flags, root=ROOT):
+    """The objects of C++ sources, kept in build/ for other tests and later runs; `root` is the project or a copy."""
+    kinds = ["-x", "c++", "-std=c++17", *compiler.COMPILE_FLAGS, "-Werror", *flags, f"-I{os.path.relpath(root, ROOT)}"]
+    command = [*compiler.find_compiler(), *kinds]
+    paths = [source if root == ROOT else str(root / source) for source in sources]
+    return compiler.compile_files(dict.fromkeys((".cc", ".cu"), command), paths)
 
 
 def compile_library(sources, *flags, folder):
     """Links a shared library from the build's objects of `cc/lib` and from other C++ sources, compiled with more flags."""
     commands = compiler.compile_commands(compiler.find_compiler(), compiler.tensorflow_flags()[0])
-    objects = compiler.compile_files(commands, CC_LIB)
-    objects += compile_objects(sources, *flags, folder=folder)
+    objects = compiler.compile_files(commands, CC_LIB) + compile_objects(sources, *flags)
     target = pathlib.Path(folder) / "library.so"
     subprocess.run([*compiler.find_compiler(), "-shared", "-o", target, *objects], check=True)
     return ctypes.CDLL(str(target))
@@ -55,7 +52,7 @@ CC_LIB = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "cc/lib").glob("
 @functools.cache
 def _library():
     with tempfile.TemporaryDirectory() as folder:
-        library = compile_library(["tests/support/emulated_cuda/contraction.cc"], folder=folder)
+        library = compile_library(["tests/kernels/emulated_cuda/contraction.cc"], folder=folder)
     library.contract.argtypes = [*C_ARGUMENTS, ctypes.c_int, ctypes.c_int64]
     return library
 

@@ -7,15 +7,15 @@ import pathlib
 import re
 import shutil
 import sys
+import zipfile
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops import rules, saved_model, testing
-from tf_cg_ops._src import demo
+from tf_cg_ops import _demo, rules, saved_model, testing
 from tf_cg_ops._src.core import text
-from tf_cg_ops.saved_model import _inputs, _report_text
 
 
 def run(options: argparse.Namespace) -> int:
@@ -24,9 +24,10 @@ def run(options: argparse.Namespace) -> int:
         "strip": _strip,
         "override": _override,
         "adopt": _adopt,
+        "compare": _compare,
         "audit": _audit,
         "inspect": _inspect,
-        "demo": lambda options: demo.run_quick() if options.quick else demo.run(options.output),
+        "demo": lambda options: _demo.run_quick() if options.quick else _demo.run(options.output),
     }
     try:
         return commands[options.command](options)
@@ -90,8 +91,8 @@ def _redirect_to_null(stream: Any) -> None:
 
 
 def _strip(options: argparse.Namespace) -> int:
-    report = saved_model.strip(options.source, options.target, **_check("strip", options))
-    return _print_output("strip", _report_text.of_strip(report), f"'{report.target}' is written")
+    report = saved_model.strip(options.source, options.target, check=options.check)
+    return _print_output("strip", str(report), f"'{report.target}' is written")
 
 
 def _override(options: argparse.Namespace) -> int:
@@ -99,24 +100,20 @@ def _override(options: argparse.Namespace) -> int:
         op_type: getattr(rules, name)(**limit) if limit else getattr(rules, name)
         for op_type, name, limit in options.rules
     }
+    unmatched = "ignore" if options.ignore_unmatched else "error"
     report = saved_model.override(
-        options.source,
-        options.target,
-        chosen,
-        inside=options.inside,
-        unmatched="ignore" if options.ignore_unmatched else "error",
-        **_check("override", options),
+        options.source, options.target, chosen, inside=options.inside, unmatched=unmatched, check=options.check
     )
-    return _print_output("override", _report_text.of_override(report), f"'{report.target}' is written")
+    return _print_output("override", str(report), f"'{report.target}' is written")
 
 
 def _adopt(options: argparse.Namespace) -> int:
-    check, gradients = _check("adopt", options), options.gradients
+    gradients = options.gradients
     if options.place:
         gradients = {name: getattr(rules, gradient, gradient) for name, gradient in options.place}
         gradients = {**_all_places(options), **gradients}
-    report = saved_model.adopt(options.source, options.target, gradients, **check)
-    return _print_output("adopt", _report_text.of_adopt(report), f"'{report.target}' is written")
+    report = saved_model.adopt(options.source, options.target, gradients, check=options.check)
+    return _print_output("adopt", str(report), f"'{report.target}' is written")
 
 
 def _all_places(options: argparse.Namespace) -> dict[str, str]:
@@ -129,11 +126,44 @@ def _all_places(options: argparse.Namespace) -> dict[str, str]:
     return {place: options.gradients for place, node in places if place not in named and node not in named}
 
 
-def _check(command: str, options: argparse.Namespace) -> dict[str, Any]:
-    """The arguments `check`, `inputs` and `progress` of `strip`, `override` and `adopt`."""
-    api = f"saved_model.{command}"
-    inputs = None if options.inputs is None else _inputs.read_npz(api, options.inputs, options.source)
-    return {"check": options.check, "inputs": inputs, "progress": _print_to_stderr}
+def _compare(options: argparse.Namespace) -> int:
+    loaded = tf.saved_model.load(str(options.path)) if options.inputs else None
+    inputs = _read_inputs("saved_model.compare", options.inputs, list(loaded.signatures)) if loaded else None
+    found = saved_model.compare(options.path, options.other, inputs)
+    lines = [str(each) for each in found] or ["nothing that could be called"]
+    status = int(any(each.verdict == "different" for each in found))
+    return _print_output("compare", "\n".join(lines), "nothing was changed") or status
+
+
+def _read_inputs(
+    api: str, file: pathlib.Path, signatures: list[str], default: str | None = None
+) -> dict[str, dict[str, np.ndarray]]:
+    """Inputs from an .npz file, by signature and argument. Names can leave out the default, or the only signature."""
+    default = signatures[0] if len(signatures) == 1 else default
+    expected = "SIGNATURE/ARGUMENT" + (" or ARGUMENT" if default else "")
+
+    def wrong_file(got: str) -> ValueError:
+        return ValueError(
+            f"{api}: '{file}' must be an .npz file with arrays named {expected}, got {got}. Write it with numpy.savez."
+        )
+
+    try:
+        arrays = np.load(file)
+        if isinstance(arrays, np.ndarray):
+            raise ValueError("a single array")
+        with arrays:
+            arrays_by_name = dict(arrays)
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise wrong_file(str(error).partition("\n")[0].rstrip(".")) from error
+    inputs: dict[str, dict[str, np.ndarray]] = {}
+    for name, array in arrays_by_name.items():
+        signature, separator, argument = name.partition("/")
+        if not separator and default:
+            signature, argument = default, name
+        elif not separator:
+            raise wrong_file(f"an array named {name}")
+        inputs.setdefault(signature, {})[argument] = array
+    return inputs
 
 
 def _audit(options: argparse.Namespace) -> int:
@@ -145,7 +175,7 @@ def _audit(options: argparse.Namespace) -> int:
             f"audit: --signature must name a signature of '{options.path}', got '{name}'. It has "
             f"{text.quoted(sorted(signatures))}."
         )
-    inputs = options.inputs and _inputs.read_npz("audit", options.inputs, options.path, name)
+    inputs = options.inputs and _read_inputs("audit", options.inputs, list(signatures), name)
     if inputs is not None and name not in inputs:
         raise ValueError(
             f"audit: '{options.inputs}' must hold arrays named {name}/ARGUMENT, got {text.quoted(inputs)}."
@@ -171,5 +201,34 @@ def _load_with_signatures(path: pathlib.Path) -> Any:
 def _inspect(options: argparse.Namespace) -> int:
     found = saved_model.inspect(options.path)
     as_json = json.dumps([asdict(gradient) for gradient in found], indent=2)
-    output = as_json if options.json else _report_text.gradient_table(found)
+    output = as_json if options.json else _gradient_table(found)
     return _print_output("inspect", output, "the model was not changed")
+
+
+def _gradient_table(found: list[saved_model.EmbeddedGradient]) -> str:
+    """A row for each gradient, and the errors below."""
+    if not found:
+        return "The model has no custom gradients."
+    head = ("function", "operation", "kind", "of", "value", "gradients", "rule")
+    rows = [head, *map(_table_row, found)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    errors = [f"{gradient.node}: {gradient.error}" for gradient in found if gradient.error]
+    return "\n".join([*lines, *(["", *errors] if errors else [])])
+
+
+def _table_row(gradient: saved_model.EmbeddedGradient) -> tuple[str, ...]:
+    def shape_text(shape: tuple[int | None, ...] | None) -> str:
+        return "[...]" if shape is None else "[" + ", ".join("?" if dim is None else str(dim) for dim in shape) + "]"
+
+    values = zip(gradient.dtypes, gradient.shapes, strict=True)
+    rule = "" if gradient.rule_ops is None else text.count(gradient.rule_ops, "operation")
+    return (
+        gradient.function or "(graph)",
+        gradient.node,
+        gradient.kind,
+        gradient.user_function,
+        ", ".join(dtype + shape_text(shape) for dtype, shape in values),
+        str(gradient.inputs_with_gradients),
+        "error, see below" if gradient.error else rule,
+    )

@@ -9,8 +9,8 @@
 #include "cuda/contraction.h"
 #include "cuda/indexing.h"
 #include "cuda/schedule.h"
-#include "tests/support/emulated_cuda/contraction_request.h"
-#include "tests/support/emulated_cuda/cuda_runtime.h"
+#include "tests/kernels/emulated_cuda/contraction_request.h"
+#include "tests/kernels/emulated_cuda/cuda_runtime.h"
 
 extern "C" {
 

@@ -4,8 +4,8 @@
 // The threads of a block take turns, and switch only at barriers and shuffles. A seed sets the order of blocks and
 // threads, so a race because of a missing barrier gives different results for different seeds.
 
-#ifndef TF_CG_OPS_TESTS_SUPPORT_EMULATED_CUDA_CUDA_RUNTIME_H_
-#define TF_CG_OPS_TESTS_SUPPORT_EMULATED_CUDA_CUDA_RUNTIME_H_
+#ifndef TF_CG_OPS_TESTS_KERNELS_EMULATED_CUDA_CUDA_RUNTIME_H_
+#define TF_CG_OPS_TESTS_KERNELS_EMULATED_CUDA_CUDA_RUNTIME_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -121,4 +121,4 @@ cudaError_t cudaStreamCreate(cudaStream_t* stream);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 
-#endif  // TF_CG_OPS_TESTS_SUPPORT_EMULATED_CUDA_CUDA_RUNTIME_H_
+#endif  // TF_CG_OPS_TESTS_KERNELS_EMULATED_CUDA_CUDA_RUNTIME_H_

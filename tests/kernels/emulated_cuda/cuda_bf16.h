@@ -1,7 +1,7 @@
 // bfloat16 of the emulated CUDA.
 
-#ifndef TF_CG_OPS_TESTS_SUPPORT_EMULATED_CUDA_CUDA_BF16_H_
-#define TF_CG_OPS_TESTS_SUPPORT_EMULATED_CUDA_CUDA_BF16_H_
+#ifndef TF_CG_OPS_TESTS_KERNELS_EMULATED_CUDA_CUDA_BF16_H_
+#define TF_CG_OPS_TESTS_KERNELS_EMULATED_CUDA_CUDA_BF16_H_
 
 #include <cmath>
 #include <cstdint>
@@ -30,4 +30,4 @@ inline __nv_bfloat16 __float2bfloat16_rn(float value) {
   return {static_cast<uint16_t>((bits + 0x7fff + to_even) >> 16)};
 }
 
-#endif  // TF_CG_OPS_TESTS_SUPPORT_EMULATED_CUDA_CUDA_BF16_H_
+#endif  // TF_CG_OPS_TESTS_KERNELS_EMULATED_CUDA_CUDA_BF16_H_

@@ -8,7 +8,7 @@ from build_ops.sources import CUDA_SOURCES
 
 from ..contraction import C_ARGUMENTS, as_c, compile_library
 
-EMULATED_CUDA = "tests/support/emulated_cuda"
+EMULATED_CUDA = "tests/kernels/emulated_cuda"
 # The kernels read 16 bytes at once as one struct, which nvcc allows. They load and use elements in two loops under the
 # same condition, which g++ does not notice.
 FLAGS = [f"-I{EMULATED_CUDA}", "-fno-strict-aliasing", "-Wno-unknown-pragmas", "-Wno-uninitialized"]

@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include "cc/lib/block_kernels.h"
-#include "tests/support/emulated_cuda/contraction_request.h"
+#include "tests/kernels/emulated_cuda/contraction_request.h"
 
 extern "C" {
 

@@ -1,7 +1,7 @@
 // float16 of the emulated CUDA, in plain arithmetic.
 
-#ifndef TF_CG_OPS_TESTS_SUPPORT_EMULATED_CUDA_CUDA_FP16_H_
-#define TF_CG_OPS_TESTS_SUPPORT_EMULATED_CUDA_CUDA_FP16_H_
+#ifndef TF_CG_OPS_TESTS_KERNELS_EMULATED_CUDA_CUDA_FP16_H_
+#define TF_CG_OPS_TESTS_KERNELS_EMULATED_CUDA_CUDA_FP16_H_
 
 #include <algorithm>
 #include <cmath>
@@ -38,4 +38,4 @@ inline __half __float2half_rn(float value) {
   return {static_cast<uint16_t>(sign | bits)};
 }
 
-#endif  // TF_CG_OPS_TESTS_SUPPORT_EMULATED_CUDA_CUDA_FP16_H_
+#endif  // TF_CG_OPS_TESTS_KERNELS_EMULATED_CUDA_CUDA_FP16_H_

@@ -1,6 +1,6 @@
 """A digit classifier of binary units, trained through the derivative that is embedded in their sign function.
 
-`python -m tf_cg_ops._src.demo.digits MODEL ARRAYS` is the fresh process that loads the SavedModel. It only uses the
+`python -m tf_cg_ops._demo.digits MODEL ARRAYS` is the fresh process that loads the SavedModel. It only uses the
 SavedModel and the ops that `import tf_cg_ops` registers, not the Python code of the net.
 """
 

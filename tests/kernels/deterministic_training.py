@@ -1,0 +1,40 @@
+"""Trains three times, and prints the weights; the argument is the number of threads."""
+
+import sys
+
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
+tf.config.experimental.enable_op_determinism()
+tf.random.set_seed(7)
+start = tf.random.normal([257])
+x, noise = tf.random.normal([4001, 257]), tf.random.normal([4001])
+w = tf.Variable(start)
+
+
+@cg.custom_gradient
+def scaled(h):
+    return h * noise, lambda dy: dy * noise
+
+
+@tf.function
+def step():
+    with tf.GradientTape() as tape:
+        rows = x * w
+        h = cg.embed_gradient(tf.reduce_sum(rows, -1), tf.cos(rows), rows, axis=-1)
+        h = cg.embed_gradient(h, tf.reduce_mean(x, 0)[None, :] * noise[:, None], w, axis=None)
+        loss = tf.reduce_sum(scaled(h))
+    w.assign_sub(1e-4 * tape.gradient(loss, w))
+
+
+digests = set()
+for _ in range(3):
+    w.assign(start)
+    step()
+    step()
+    tf.debugging.assert_all_finite(w, "")
+    tf.debugging.assert_none_equal(w, start)
+    digests.add(w.numpy().tobytes().hex())
+print(*digests)

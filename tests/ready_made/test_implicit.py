@@ -1,0 +1,636 @@
+"""Implicit functions against their closed forms, which TensorFlow differentiates. The page of messages has their errors."""
+
+import contextlib
+import functools
+import logging
+
+import keras
+import numpy as np
+import pytest
+import scipy.optimize
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.modes import (
+    GRAPH_MODES,
+    MODES,
+    RUNS,
+    VJP_MODES,
+    assert_all_close,
+    assert_orders,
+    derivative,
+    eager_orders,
+    jit_orders,
+    tape_vjp,
+    vjp,
+    vjp_in_a_fresh_process,
+)
+from ..support.processes import run_python
+from ..support.sources import ROOT
+from ..support.tensors import pairs, random_array
+
+A = np.array([[3.0, 1.0, 0.5], [-0.5, 2.0, 0.25], [0.0, 0.75, 2.5]])
+X, DY = np.array([0.5, 1.0, -2.0]), np.array([1.0, 10.0, 100.0])
+ALL_MODES = {**MODES, **GRAPH_MODES}
+
+
+def coupled_residual(y, x):
+    return tf.linalg.matvec(tf.constant(A), y) + y**3 - x
+
+
+@cg.implicit_root(coupled_residual)
+def coupled(x):
+    """A y + y**3 = x, by Newton's method."""
+
+    def body(i, y):
+        jacobian = A + tf.linalg.diag(3 * y**2)
+        return i + 1, y - tf.linalg.solve(jacobian, coupled_residual(y, x)[..., None])[..., 0]
+
+    return tf.while_loop(lambda i, _: i < 8, body, (0, tf.zeros_like(x)), maximum_iterations=8)[1]
+
+
+def scipy_root(x):
+    """SciPy's solver, in eager mode and in a graph."""
+    y = tf.numpy_function(lambda x: scipy.optimize.root(lambda y: A @ y + y**3 - x, 0 * x, tol=1e-14).x, [x], x.dtype)
+    return tf.ensure_shape(y, x.shape)
+
+
+def coupled_by_hand():
+    y = scipy.optimize.root(lambda y: A @ y + y**3 - X, np.zeros(3), tol=1e-14).x
+    jacobian = A + np.diag(3 * y**2)
+    dx, v = np.linalg.solve(jacobian.T, DY), np.linalg.solve(jacobian, DY)
+    return y, dx, np.linalg.solve(jacobian.T, -6 * y * dx * v)
+
+
+def cubic_residual(y, x):
+    return y**3 + y - x
+
+
+def cubic_root(x):
+    """The real root of y**3 + y = x."""
+    root_of_3 = tf.constant(3**0.5, x.dtype)
+    return 2 / root_of_3 * tf.sinh(tf.asinh(1.5 * root_of_3 * x) / 3)
+
+
+def itself(x):
+    """A solver that solves nothing."""
+    return 1.0 * x
+
+
+def orders_of_cubic():
+    """The root and its first four derivatives, from differentiating 1 = y' (3 y**2 + 1)."""
+    y = cubic_root(tf.constant(X)).numpy()
+    s = 3 * y**2 + 1
+    y1 = 1 / s
+    y2 = -6 * y * y1**2 / s
+    y3 = -(6 * y1**3 + 18 * y * y1 * y2) / s
+    y4 = -(36 * y1**2 * y2 + 18 * y * y2**2 + 24 * y * y1 * y3) / s
+    return y, y1, y2, y3, y4
+
+
+cubic = cg.implicit_root(cubic_residual, cubic_root, batched=True)
+BY_HAND = {"coupled": coupled_by_hand, "batched": lambda: np.array(orders_of_cubic()[:3]) * [0 * DY + 1, DY, DY**2]}
+FUNCTIONS = {"coupled": coupled, "batched": cubic}
+
+
+@pytest.mark.mode_table(feature="implicit_root", mode="mode")
+@pytest.mark.parametrize(
+    ("case", "mode"),
+    [
+        *(pytest.param("coupled", mode, marks=pytest.mark.core) for mode in ("eager", "traced", "jit")),
+        *(("coupled", mode) for mode in ALL_MODES if mode not in RUNS),
+        *(("batched", mode) for mode in ("eager", "jit", "forward_mode")),
+    ],
+)
+def test_first_and_second_order(case, mode):
+    assert_orders(ALL_MODES[mode](FUNCTIONS[case], X, DY), BY_HAND[case]())
+
+
+@pytest.mark.mode_table(feature="implicit_root", mode="reloaded")
+def test_a_saved_model_in_a_fresh_process(tmp_path):
+    model = tf.Module()
+    model.v = tf.Variable(2.0, dtype=tf.float64, trainable=False)
+    function = cg.implicit_root(lambda y, x: cubic_residual(y, x * model.v), lambda x: cubic_root(x * model.v))
+    model.f = tf.function(function, input_signature=[tf.TensorSpec([3], tf.float64)])
+    y, dx, dv, _ = vjp_in_a_fresh_process(model, [X / 2], [DY], tmp_path)
+    expected, slope, *_ = orders_of_cubic()
+    assert_all_close([y, dx, dv], [expected, 2 * DY * slope, np.sum(DY * slope * X / 2)], rtol=1e-12)
+
+
+def test_a_loaded_model(tmp_path):
+    """It has second derivatives, and errors."""
+    model = tf.Module()
+    wrong = {
+        "lost": cg.implicit_root(lambda y, x: tf.round(y) - x, itself),
+        "unsolved": cg.implicit_root(cubic_residual, itself),
+    }
+    for name, function in {**FUNCTIONS, **wrong}.items():
+        setattr(model, name, tf.function(function, input_signature=[tf.TensorSpec([3], tf.float64)]))
+    tf.saved_model.save(model, str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path))
+    for name, by_hand in BY_HAND.items():
+        for run in (eager_orders, jit_orders):
+            assert_orders(run(getattr(loaded, name), X, DY), by_hand())
+    with pytest.raises(RuntimeError, match="must have a derivative with respect to y"):
+        eager_orders(loaded.lost, X, DY)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must be zero at the y that"):
+        eager_orders(loaded.unsolved, X, DY)
+
+
+def test_the_third_and_fourth_order():
+    third = derivative(derivative(derivative(cg.implicit_root(cubic_residual, cubic_root))))
+    np.testing.assert_allclose(RUNS["jit"](third)(tf.constant(X)), orders_of_cubic()[3], rtol=1e-10)
+    fourth = derivative(derivative(derivative(derivative(cubic))))
+    np.testing.assert_allclose(fourth(tf.constant(X)), orders_of_cubic()[4], rtol=1e-9)
+
+
+def richardson(vjp, dy, steps=400):
+    """Richardson's iteration. Second derivatives differentiate it."""
+    return tf.while_loop(
+        lambda i, _: i < steps, lambda i, u: (i + 1, u + (dy - vjp(u)) / 12), (0, dy / 12), maximum_iterations=steps
+    )[1]
+
+
+def composed(outer, inner):
+    return lambda *args, **kwargs: outer(inner(*args, **kwargs))
+
+
+def root(inner, **options):
+    """The root of y**3 + y = inner(...)."""
+
+    def residual(y, *args, **kwargs):
+        return cubic_residual(y, inner(*args, **kwargs))
+
+    return cg.implicit_root(residual, composed(cubic_root, inner), **options)
+
+
+def fixed_point(inner):
+    """The step moves a pair like Gauss and Seidel's method: the second element needs only the first."""
+
+    def step(y, *args, **kwargs):
+        new = y[0] - cubic_residual(y[0], inner(*args, **kwargs)) / 10
+        return [new, new]
+
+    solve = cg.implicit_fixed_point(step, composed(lambda x: [cubic_root(x)] * 2, inner))
+    return composed(lambda y: 0.25 * y[0] + 0.75 * y[1], solve)
+
+
+def minimum(inner, **options):
+    def objective(y, *args, **kwargs):
+        terms = y["y"] ** 4 / 4 + y["y"] ** 2 / 2 - inner(*args, **kwargs) * y["y"]
+        return terms if options.get("batched") else tf.reduce_sum(terms)
+
+    solve = cg.implicit_minimum(objective, composed(lambda x: {"y": cubic_root(x)}, inner), **options)
+    return composed(lambda y: y["y"], solve)
+
+
+def structure(inner, **options):
+    """Unknowns of several ranks. The residual returns a tuple where the solver returns a list."""
+
+    def residual(y, *args, **kwargs):
+        a, b = y["a"][..., 0, 0], y["b"][0]
+        first = cubic_residual(a, inner(*args, **kwargs))
+        return {"b": (b - a**2,), "a": tf.reshape(first, tf.shape(y["a"]))}
+
+    def solve(*args, **kwargs):
+        y = cubic_root(inner(*args, **kwargs))
+        return {"a": y[..., None, None], "b": [y**2]}, {"text": "done", "steps": tf.constant(7)}
+
+    def value(answer):
+        y, aux = answer
+        assert aux["text"] == "done"
+        return y["b"][0] / y["a"][..., 0, 0] * tf.cast(aux["steps"] / 7, y["b"][0].dtype)
+
+    return composed(value, cg.implicit_root(residual, solve, has_aux=True, **options))
+
+
+GMRES = functools.partial(cg.linear.gmres, tol=1e-13)
+CG = functools.partial(cg.linear.cg, tol=1e-13)
+KINDS = {
+    "root": root,
+    "batch": functools.partial(root, batched=True),
+    "gmres": functools.partial(root, linear_solve=GMRES),
+    "own solver": functools.partial(root, linear_solve=richardson),
+    "fixed point": fixed_point,
+    "minimum": functools.partial(minimum, linear_solve=CG),
+    "minima": functools.partial(minimum, batched=True),
+    "structure": structure,
+    "structures": functools.partial(structure, batched=True),
+}
+
+
+def exact(inner):
+    return composed(cubic_root, inner)
+
+
+W = tf.Variable([4.0, 5.0], dtype=tf.float64)
+CONSTANT = tf.Variable([2.0, 3.0], dtype=tf.float64, trainable=False)
+
+
+def nested(tree, *, power):
+    return tree["a"] * tree["b"][0] ** power
+
+
+def ragged(x):
+    return tf.RaggedTensor.from_row_lengths(x, [2])
+
+
+# How the function of a Tensor x and the two variables above gets and reads them; `make` is one of the kinds, or `exact`.
+PLACES = {
+    "positional": lambda make, x: make(lambda a, b: a * b**2)(x, x),
+    "by keyword and nested": lambda make, x: make(nested)({"a": x, "b": (x, x)}, power=2),
+    "closed over": lambda make, x: make(lambda: x**3)(),
+    "argument and closed over": lambda make, x: make(lambda a: a * x)(x),
+    "one depends on the other": lambda make, x: make(lambda a, b: a * b)(x, x**2),
+    "composite": lambda make, x: make(lambda a, n: a.values ** tf.cast(n, x.dtype))(ragged(x), tf.constant(3)),
+    "variable": lambda make, x: make(lambda a: a * W * CONSTANT)(x),
+    "variable as an argument, too": lambda make, x: make(lambda a, b: a * b["w"] * W)(x, {"w": W}),
+    "no derivative": lambda make, x: make(lambda a, b: a + tf.stop_gradient(b))(x**2, CONSTANT * 1.0),
+}
+
+
+def second_orders(function, x, dy):
+    """The value, its gradients, and second derivatives."""
+    sources = [x, W, CONSTANT]
+    with tf.GradientTape() as outer:
+        outer.watch(sources)
+        value, first = vjp(lambda: function(x), sources, dy)
+        weighted = tf.add_n([tf.reduce_sum(dy * dx**2) for dx in first if dx is not None])
+    return value, *first, *outer.gradient(weighted, sources)
+
+
+@pytest.mark.parametrize(
+    ("place", "kind", "mode"),
+    [
+        *(("positional", kind, mode) for kind in KINDS for mode in ("eager", "traced")),
+        *(("positional", kind, "jit") for kind in ("batch", "gmres", "own solver", "minimum", "structure")),
+        *(
+            (place, [*KINDS][i], mode)
+            for i, place in enumerate(PLACES)
+            for mode in ("eager", ["traced", "jit", "around"][i % 3])
+        ),
+    ],
+)
+def test_gradients_of_all_that_the_equations_read(place, kind, mode):
+    """First and second derivatives. "around": the tapes of both are outside of the tf.function."""
+    x, dy = tf.constant([0.5, 2.0], tf.float64), tf.constant([3.0, 7.0], tf.float64)
+
+    def function(x):
+        return PLACES[place](KINDS[kind], x)
+
+    if mode == "around":
+        found = second_orders(tf.function(function), x, dy)
+    else:
+        found = RUNS[mode](functools.partial(second_orders, function))(x, dy)
+    for got, expected in zip(found, second_orders(lambda x: PLACES[place](exact, x), x, dy), strict=True):
+        if expected is None:  # TensorFlow has zeros for some Tensors outside of a tf.function.
+            assert got is None or (mode == "around" and not np.any(got))
+        else:
+            np.testing.assert_allclose(got, expected, rtol=1e-8)
+
+
+def ridge_loss(w, a, b, strength):
+    return tf.reduce_sum((tf.linalg.matvec(a, w) - b) ** 2) / 2 + strength * tf.reduce_sum(w**2) / 2
+
+
+def ridge_gradient(w, *args):
+    with tf.GradientTape() as tape:
+        tape.watch(w)
+        loss = ridge_loss(w, *args)
+    return tape.gradient(loss, w)
+
+
+def ridge(a, b, strength):
+    matrix = tf.linalg.matmul(a, a, transpose_a=True) + strength * tf.eye(2, dtype=a.dtype)
+    return tf.linalg.solve(matrix, tf.linalg.matvec(a, b, transpose_a=True)[:, None])[:, 0]
+
+
+def matvec_solve(a, b):
+    a = tf.reshape(a, [4, 4]) if a.shape.rank is None else a  # TensorFlow's solver needs a known rank.
+    return tf.linalg.solve(a, tf.reshape(b, [4, 1]))[:, 0]
+
+
+def random(*shapes, dtype=tf.float64):
+    """Arrays of these shapes; square matrices are far from singular."""
+    rng = np.random.default_rng(5)
+    arrays = [random_array(rng, shape, dtype) for shape in shapes]
+    return [a + 4 * np.eye(a.shape[-1]) if a.ndim > 1 and a.shape[-1] == a.shape[-2] else a for a in arrays]
+
+
+RIDGE = [*random([4, 2], [4]), np.array(0.5)]
+BATCH = {"batched": True}
+# The implicit function, its closed form, the arguments, and modes.
+MATRICES = {
+    "a system": (
+        cg.implicit_root(lambda y, a, b: tf.linalg.matvec(a, y) - b, matvec_solve),
+        matvec_solve,
+        random([4, 4], [4]),
+        ["eager", "traced_unknown_rank"],
+    ),
+    "a complex system": (
+        cg.implicit_root(lambda y, a, b: tf.linalg.matvec(a, y) - b, matvec_solve),
+        matvec_solve,
+        random([4, 4], [4], dtype=tf.complex128),
+        ["eager"],
+    ),
+    "systems for matrices": (
+        cg.implicit_root(lambda y, a, c: a @ y - c, tf.linalg.solve, **BATCH),
+        tf.linalg.solve,
+        random([5, 2, 2], [5, 2, 3]),
+        ["eager", "jit_unknown_dims"],
+    ),
+    "no systems": (
+        cg.implicit_root(lambda y, a, c: a @ y - c, tf.linalg.solve, **BATCH),
+        tf.linalg.solve,
+        random([0, 2, 2], [0, 2, 3]),
+        ["traced_unknown_dims"],
+    ),
+    "structures": (structure(tf.identity, **BATCH), cubic_root, random([4]), ["traced_unknown_dims"]),
+    "no structures": (structure(tf.identity, **BATCH), cubic_root, random([0]), ["traced_unknown_dims"]),
+    "ridge": (cg.implicit_minimum(ridge_loss, ridge), ridge, RIDGE, ["eager", "jit_unknown_dims"]),
+    "ridge by a tape": (cg.implicit_root(ridge_gradient, ridge), ridge, RIDGE, ["eager", "traced"]),
+    "a scalar": (cg.implicit_root(cubic_residual, cubic_root), cubic_root, random([]), ["eager"]),
+    "a matrix": (cg.implicit_root(cubic_residual, cubic_root), cubic_root, random([2, 3]), ["eager"]),
+    "no unknown": (cg.implicit_root(cubic_residual, cubic_root), cubic_root, random([0]), ["traced"]),
+    "aux": (structure(tf.identity), cubic_root, random([3]), ["eager", "tf1_session", "jit_unknown_dims"]),
+}
+
+
+@pytest.mark.parametrize(("case", "mode"), [(case, mode) for case, row in MATRICES.items() for mode in row[3]])
+def test_arguments_and_unknowns_of_every_shape(case, mode):
+    function, closed, args, _ = MATRICES[case]
+    dy = random_array(np.random.default_rng(7), closed(*map(tf.constant, args)).shape, tf.as_dtype(args[0].dtype))
+    value, gradients = VJP_MODES[mode](function, args, dy)
+    expected, expected_gradients = VJP_MODES["eager"](closed, args, dy)
+    assert_all_close([value, *gradients], [expected, *expected_gradients], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("function", [cg.implicit_root(ridge_gradient, ridge), cg.implicit_minimum(ridge_loss, ridge)])
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+def test_forward_mode_of_a_function_with_a_tape(function, mode):
+    a, b, strength = map(tf.constant, RIDGE)
+
+    def jvp(function, strength):
+        with tf.autodiff.ForwardAccumulator(strength, tf.ones_like(strength)) as accumulator:
+            w = function(a, b, strength)
+        return accumulator.jvp(w)
+
+    found = RUNS[mode](functools.partial(jvp, function))(strength)
+    np.testing.assert_allclose(found, jvp(ridge, strength), rtol=1e-11)
+
+
+@pytest.mark.parametrize(("dtype", "batched"), pairs([tf.float16, tf.bfloat16], [False, True], quick=2))
+def test_a_root_in_16_bits(dtype, batched):
+    x, dy = tf.constant([0.7, -1.3, 1.1], dtype), tf.constant([1.0, 10.0, -3.0], dtype)
+    function = cg.implicit_root(
+        cubic_residual, lambda x: tf.cast(cubic_root(tf.cast(x, tf.float64)), dtype), batched=batched
+    )
+    y, dx = vjp(lambda: function(x), x, dy)
+    expected = np.array([1.0, 10.0, -3.0]) / (1 + 3 * tf.cast(y, tf.float64).numpy() ** 2)
+    np.testing.assert_allclose(tf.cast(dx, tf.float64), expected, rtol=4e-2)
+
+
+def test_a_linear_solver_gets_and_returns_the_structure():
+    seen = []
+
+    def linear_solve(vjp, dy):
+        seen.append((sorted(dy), [tensor.shape.as_list() for tensor in tf.nest.flatten(dy)]))
+        return GMRES(vjp, dy)
+
+    function = structure(tf.identity, linear_solve=linear_solve)
+    np.testing.assert_allclose(derivative(function)(tf.constant(X)), orders_of_cubic()[1], rtol=1e-9)
+    assert seen == [(["a", "b"], [[3, 1, 1], [3]])]
+
+
+READERS = {
+    **{name: (lambda v, x, kind=kind: kind(lambda a: a * v)(x)) for name, kind in KINDS.items()},
+    "linear.cg": lambda v, x: cubic_root(cg.linear.cg(lambda u: u / v, x, tol=1e-14)),
+    "linear.gmres": lambda v, x: cubic_root(cg.linear.gmres(lambda u: u / v, x, tol=1e-14)),
+}
+
+
+@pytest.mark.parametrize(
+    ("reader", "mode"),
+    [
+        *((reader, "eager") for reader in ("root", "minimum", "linear.cg")),
+        *((reader, "traced") for reader in ("batch", "linear.cg")),
+        *((reader, "jit") for reader in ("root", "gmres", "linear.gmres")),
+    ],
+)
+def test_the_gradient_belongs_to_the_value_that_a_variable_had(reader, mode):
+    """A function of x v, where v changes between the value and the gradient: first and second derivatives."""
+    v = tf.Variable([3.0, 4.0], dtype=tf.float64)
+
+    def run(function, change, x, dy):
+        with tf.GradientTape(persistent=True) as outer:
+            outer.watch(x)
+            with tf.GradientTape(persistent=True) as tape:
+                tape.watch(x)
+                y = function(v, x)
+            v.assign_add(change)
+            dv = tape.gradient(y, v, output_gradients=dy)
+            v.assign_add(change)
+            dx = tape.gradient(y, x, output_gradients=dy)
+        v.assign_add(change)
+        return y, dx, dv, outer.gradient(dx, v, output_gradients=dy), outer.gradient(dv, x, output_gradients=dy)
+
+    x, dy = tf.constant([0.5, 2.0], tf.float64), tf.constant([3.0, 7.0], tf.float64)
+    expected = run(lambda v, x: cubic_root(x * v), [0.0, 0.0], x, dy)
+    found = RUNS[mode](functools.partial(run, READERS[reader], [1.0, 1.0]))(x, dy)
+    assert_all_close(found, expected, rtol=1e-8)
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+def test_containers_and_python_state_can_change_after_the_call(mode):
+    state = {}
+    function = root(lambda p: p["a"] ** state["power"] * p["b"][0])
+
+    def run(function, x, dy):
+        state["power"] = 3.0
+        arguments = {"a": x, "b": [x]}
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = function(arguments)
+            arguments["a"], arguments["c"], state["power"] = 7.0 * x, x, 5.0
+            arguments["b"].append(x)
+            dx = tape.gradient(y, x, output_gradients=dy)
+        state["power"] = 7.0
+        return dx, outer.gradient(dx, x, output_gradients=dy)
+
+    x, dy = tf.constant([0.5, 2.0], tf.float64), tf.constant([3.0, 7.0], tf.float64)
+    expected = run(lambda p: cubic_root(p["a"] ** 4), x, dy)
+    assert_all_close(RUNS[mode](functools.partial(run, function))(x, dy), expected, rtol=1e-9)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("mode", RUNS)
+def test_a_solver_with_a_loop_over_tensors_is_converted_by_autograph(mode):
+    """As the step of `scan` is; so is `linear_solve`. In eager mode they run as Python."""
+
+    def halve(y, x):
+        return 0.5 * y + 0.5 * x**2
+
+    def linear_solve(vjp, dy):
+        u = dy
+        for _ in tf.range(60):
+            if tf.reduce_sum(u) < 1e9:
+                u += vjp(u) - dy  # The product is -u / 2.
+        return u
+
+    @cg.implicit_fixed_point(halve, linear_solve=linear_solve)
+    def solve(x):
+        y = x
+        for _ in tf.range(60):
+            if tf.reduce_sum(y) > -1.0:
+                y = halve(y, x)
+        return y
+
+    value, (dx,) = RUNS[mode](lambda x, dy: tape_vjp(solve, [x], dy))(tf.constant(X), tf.constant(DY))
+    np.testing.assert_allclose(value, X**2)
+    np.testing.assert_allclose(dx, 2 * X * DY)
+
+
+@pytest.mark.parametrize("mode", ["eager", "around_traced", "tf1"])
+def test_a_solver_of_scipy(mode):
+    assert_orders(MODES[mode](cg.implicit_root(coupled_residual, scipy_root), X, DY), coupled_by_hand())
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+def test_the_solver_runs_once(mode):
+    """In eager mode, it may return an array."""
+    calls = []
+
+    def counted(x):
+        calls.append(1)
+        return scipy_root(tf.constant(x)).numpy()
+
+    def solve(x):
+        return counted(x) if tf.executing_eagerly() else tf.ensure_shape(tf.numpy_function(counted, [x], x.dtype), [3])
+
+    assert_orders(MODES[mode](cg.implicit_root(coupled_residual, solve), X, DY), coupled_by_hand())
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+def test_a_residual_of_numpy(mode):
+    """In a graph the value and the derivatives share one call of NumPy; in eager mode they need two."""
+    calls = []
+
+    @functools.partial(cg.numpy_function, output=tf.TensorSpec([3], tf.float64))
+    def residual(y, x):
+        calls.append(1)
+        return A @ y + y**3 - x, [A + np.diag(3 * y**2), -np.eye(3)]
+
+    value, (dx,) = VJP_MODES[mode](cg.implicit_root(residual, scipy_root), [X], DY)
+    assert_all_close((value, dx), coupled_by_hand()[:2], rtol=1e-12)
+    assert len(calls) == (2 if mode == "eager" else 1)
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+def test_nothing_differentiable(mode, caplog):
+    """A variable that only the solver reads has no gradient."""
+    two = tf.Variable(2.0)
+    function = cg.implicit_root(lambda y, n: y - tf.cast(n, y.dtype), lambda n: 1.0 * two)
+
+    def run():
+        with tf.GradientTape() as tape:
+            value = function(tf.constant(2))
+        return value, tape.gradient(value, two)
+
+    with caplog.at_level(logging.WARNING, "tensorflow"):
+        value, gradient = RUNS[mode](run)()
+    assert (float(value), gradient) == (2.0, None)
+    assert not caplog.records
+
+
+def test_in_a_functional_model():
+    inputs = keras.Input([3], dtype="float64")
+    model = keras.Model(inputs, root(lambda a, b: a * b)(inputs, inputs))
+    _, (dx,) = tape_vjp(model, [tf.constant(X[None])], tf.constant(DY[None]))
+    y = cubic_root(tf.constant(X**2)).numpy()
+    np.testing.assert_allclose(dx[0], 2 * X * DY / (3 * y**2 + 1))
+
+
+def test_an_unknown_that_a_fixed_point_never_reads_has_the_derivative_zero():
+    function = cg.implicit_fixed_point(lambda y, x: 2.0 * x, lambda x: 2.0 * x)
+    _, dx = vjp(lambda: function(x), x := tf.constant(X), tf.constant(DY))
+    np.testing.assert_allclose(dx, 2 * DY)
+
+
+def test_a_singular_jacobian_is_left_to_the_linear_solver():
+    function = cg.implicit_root(lambda y, x: y**2 - x, tf.sqrt)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not invertible"):
+        derivative(function)(tf.constant([0.0, 1.0]))
+
+
+NOT_SOLVED = {
+    "root": lambda **options: cg.implicit_root(cubic_residual, itself, **options),
+    "fixed point": lambda **options: cg.implicit_fixed_point(lambda y, x: x / y, lambda x: 0.1 * x, **options),
+    "minimum": lambda **options: cg.implicit_minimum(lambda y, x: tf.reduce_sum((y - 3.0 * x) ** 2), itself, **options),
+}
+
+
+@pytest.mark.parametrize(("case", "mode"), pairs(NOT_SOLVED, RUNS))
+def test_a_y_that_does_not_solve_the_equations_is_an_error(case, mode):
+    """XLA drops assertions."""
+
+    def gradient(function):
+        return RUNS[mode](lambda x: vjp(lambda: function(x), x, DY)[1])(tf.constant(X))
+
+    gradient(NOT_SOLVED[case](check_solution=False))
+    error = pytest.raises(tf.errors.InvalidArgumentError, match=r"Check that the .* takes y first and that the solver")
+    with contextlib.nullcontext() if mode == "jit" else error:
+        gradient(NOT_SOLVED[case]())
+
+
+@pytest.mark.parametrize(
+    ("number", "dtype", "mode"), [(0.5, tf.float16, "eager"), (0.2, tf.float64, "eager"), (0.2, tf.float16, "traced")]
+)
+def test_a_solver_may_be_off_by_a_few_percent_everywhere(number, dtype, mode):
+    """A solver of y = 1 / x."""
+    x = tf.constant([number], dtype)
+    for error in (0.0, 0.02, 0.05, -0.05, 0.3, -0.2):
+        inverse = cg.implicit_root(lambda y, x: y * x - 1.0, lambda x, e=error: (1.0 + e) / x)
+        refused = pytest.raises(tf.errors.InvalidArgumentError, match="must be zero at the y")
+        with refused if abs(error) > 0.1 else contextlib.nullcontext():
+            np.testing.assert_allclose(RUNS[mode](derivative(inverse))(x), [-(1 + error) / number**2], rtol=1e-2)
+
+
+@pytest.mark.parametrize(("dtype", "scale"), pairs([tf.float16, tf.bfloat16, tf.float32, tf.float64], [0.0, 1.0, 1e3]))
+def test_the_check_of_a_solution_allows_for_rounding(dtype, scale):
+    """Unknowns that are zero except for their last digits, and differences of large numbers."""
+    x = tf.cast([scale, 2 * scale, -scale], dtype)
+    function = cg.implicit_root(lambda y, x: (y + x) - x, lambda x: 1e-4 + tf.zeros_like(x))
+    np.testing.assert_allclose(tf.cast(derivative(function)(x), tf.float64), np.zeros(3))
+
+
+WEAK = """
+import numpy as np
+import tensorflow as tf
+import tf_cg_ops as cg
+
+tf.experimental.numpy.experimental_enable_numpy_behavior(dtype_conversion_mode="all")
+x = tf.constant([4.0, 9.0])
+assert not isinstance(x, tf.Tensor)
+for function in [
+    cg.implicit_root(lambda y, x: y * y - x * x, lambda x: (x * x) ** 0.5),
+    cg.implicit_fixed_point(lambda y, x: (y + x) / 2.0, lambda x: 1.0 * x),
+    cg.implicit_minimum(lambda y, x: tf.reduce_sum((y - x) ** 2), lambda x: 1.0 * x),
+    lambda x: 2.0 * cg.linear.cg(lambda u: 2.0 * u, x),
+    lambda x: 2.0 * cg.linear.gmres(lambda u: 2.0 * u, x),
+]:
+    for run in (function, tf.function(function)):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = run(x)
+        np.testing.assert_allclose(y, x, rtol=1e-5)
+        np.testing.assert_allclose(tape.gradient(y, x), [1.0, 1.0], rtol=1e-5)
+"""
+
+
+def test_weak_tensors_are_tensors(tmp_path):
+    """The weak Tensors of NumPy behavior with conversion of dtypes, which a program turns on at its beginning."""
+    run_python(WEAK, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})

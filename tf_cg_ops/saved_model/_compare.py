@@ -1,0 +1,242 @@
+"""`compare`: runs two SavedModels on the same inputs, and compares their values and gradients."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_cg_ops._src.core import text, tf_internal
+from tf_cg_ops._src.core.types import TensorLike
+
+from . import _inputs
+from ._folder import read_saved_model, to_path
+from ._graphs import nodes_of, outside_of_functions, raised_as_value_error
+
+_API = "saved_model.compare"
+VALUES, GRADIENTS = "values", "gradients"
+EQUAL, ROUNDING, DIFFERENT, NOT_COMPARED = "equal, bit for bit", "equal up to rounding", "different", "not compared"
+_MISSING = "does not have it"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The values or the gradients of a signature or function in two SavedModels.
+
+    Attributes:
+      name: The signature; for a function, the attributes that lead to it, such as ".encoder.__call__".
+      what: "values", of the outputs and of the variables afterwards, or "gradients".
+      verdict: "equal, bit for bit", "equal up to rounding", "different" or "not compared".
+      difference: The largest difference, divided by the largest element in the first model; None without numbers.
+      detail: What differs most, or why there are no numbers.
+    """
+
+    name: str
+    what: str
+    verdict: str
+    difference: float | None = None
+    detail: str = ""
+
+    def __str__(self) -> str:
+        by = f" by {self.difference:.2g} of the largest element" if self.difference else ""
+        return f"{self.what} of {self.name}: {self.verdict}{by}{self.detail and f' ({self.detail})'}"
+
+
+@tf_internal.autograph_artifact
+def compare(
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
+    inputs: Mapping[str, Mapping[str, TensorLike]] | None = None,
+) -> list[Comparison]:
+    """Compares the values and gradients of two SavedModels, for all signatures and the functions of all objects.
+
+    >>> import tempfile
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops as cg
+    >>> model = tf.Module()
+    >>> model.f = tf.function(lambda x: -tf.nn.relu(x), input_signature=[tf.TensorSpec([None])])
+    >>> folder = tempfile.mkdtemp()
+    >>> tf.saved_model.save(model, folder + "/model", signatures={})
+    >>> report = cg.saved_model.override(folder + "/model", folder + "/new", {"Neg": lambda op, dy: -0.5 * dy})
+    >>> for comparison in cg.saved_model.compare(folder + "/model", folder + "/new"):
+    ...     print(comparison)
+    values of .f: equal, bit for bit
+    gradients of .f: different by 0.5 of the largest element (input 0)
+
+    Both models get the same inputs: yours, or small random ones that fit the input specs. Gradients are for a random
+    upstream gradient, and are left out while you trace a function. If something cannot be compared, the result says
+    why: the inputs are refused, a gradient is missing, or results change each time or are not values. Functions that
+    run while a model is loaded, for example to fill a table, are only compared through what uses the table.
+
+    Args:
+      a: The folder of a SavedModel.
+      b: The folder of another one.
+      inputs: A dict from signatures to dicts from arguments to Tensors, or to what converts to the dtypes of the
+        signature. Missing arguments are made up. If there are several meta graphs, each takes the signatures it has.
+
+    Returns:
+      A list of Comparison.
+
+    Raises:
+      FileNotFoundError: A folder is not a SavedModel.
+      NotADirectoryError: A path is a file.
+      TypeError: An argument has the wrong type.
+      ValueError: A SavedModel cannot be read or loaded; `inputs` has a signature or an argument that `a` does not have.
+    """
+    paths = to_path(_API, "a", a), to_path(_API, "b", b)
+    inputs = {} if inputs is None else inputs
+    if not (isinstance(inputs, Mapping) and all(isinstance(given, Mapping) for given in inputs.values())):
+        raise TypeError(
+            f"{_API}: inputs must be a dict of dicts, {{signature: {{argument: value}}}}, got {text.describe(inputs)}."
+        )
+    with outside_of_functions() as tapes_record:
+        meta_graphs, _ = (read_saved_model(_API, path).meta_graphs for path in paths)
+        known = {
+            f"{name}/{argument}" for m in meta_graphs for name, s in m.signature_def.items() for argument in s.inputs
+        }
+        unknown = {f"{name}/{argument}" for name, given in inputs.items() for argument in given or [""]} - known
+        if unknown:
+            raise ValueError(
+                f"{_API}: inputs must be for SIGNATURE/ARGUMENT in {text.quoted(sorted(known)) or 'no signature'}, got "
+                f"{text.quoted(sorted(unknown))}. Name signatures and their arguments as the first model does."
+            )
+        return compare_models(_API, *paths, meta_graphs, inputs, gradients=tapes_record)
+
+
+def compare_models(
+    api: str, a: pathlib.Path, b: pathlib.Path, meta_graphs: Any, inputs: Mapping[str, Any], *, gradients: bool
+) -> list[Comparison]:
+    """Compares the values of two models, and perhaps the gradients, for each of these meta graphs."""
+    comparisons: list[Comparison] = []
+    for meta_graph in meta_graphs:
+        tags = list(meta_graph.meta_info_def.tags) if len(meta_graphs) > 1 else None
+        first = _run_all(api, a, tags, inputs, gradients)
+        try:
+            second = _run_all(api, b, tags, inputs, gradients)
+        except ValueError as error:
+            if api == _API:
+                raise
+            raise RuntimeError(
+                f"{api}: the new model must load like the source, got an error. Please report this, with the model."
+            ) from error
+        found = {key: _compared(*key, first.get(key, _MISSING), second.get(key, _MISSING)) for key in first | second}
+        with_gradients = {key for key in first.keys() & second.keys() if first[key] or second[key]}
+        found = {key: each for key, each in found.items() if key[1] == VALUES or key in with_gradients}
+        differing = [key for key in found if found[key].verdict == DIFFERENT]
+        again = _run_all(api, a, tags, inputs, gradients) if differing else {}
+        for key in differing:
+            if _compared(*key, first[key], again.get(key, _MISSING)).verdict not in (EQUAL, ROUNDING):
+                found[key] = Comparison(*key, NOT_COMPARED, None, "the first model gives different results each time")
+        comparisons += found.values()
+    return comparisons
+
+
+def _run_all(
+    api: str, path: pathlib.Path, tags: list[str] | None, inputs: Mapping[str, Any], gradients: bool
+) -> dict[tuple[str, str], Any]:
+    """The arrays of all functions by name, or why a function has none."""
+    with raised_as_value_error(api, path, "load", whole=True):
+        loaded = tf.saved_model.load(str(path), tags)
+        functions = list(_functions(loaded))
+    results: dict[tuple[str, str], Any] = {}
+    for name, function in functions:
+        key, given = name + (f" of {', '.join(tags)}" if tags else ""), inputs.get(name, {})
+        for size in _inputs.SIZES:
+            results[key, VALUES] = _run(function, given, size, VALUES)
+            if not isinstance(results[key, VALUES], str):
+                results |= {(key, GRADIENTS): _run(function, given, size, GRADIENTS)} if gradients else {}
+                break
+    return results
+
+
+def _functions(loaded: Any) -> Iterator[tuple[str, Any]]:
+    """The signatures, and each trace of the functions of all objects."""
+    yield from loaded.signatures.items()
+    view = tf.train.TrackableView(loaded)
+    found, seen = [("", loaded)], {id(loaded), id(loaded.signatures)}
+    for path, each in found:  # It grows, so the path to an object is the shortest one.
+        one = [each] if isinstance(each, tf.types.experimental.ConcreteFunction) else []
+        traces = each.concrete_functions if isinstance(each, tf.types.experimental.PolymorphicFunction) else one
+        yield from ((f"{path} ({i + 1})" if i else path, trace) for i, trace in enumerate(traces))
+        for name, child in sorted(view.children(each).items()):
+            # The functions of resources run while a model is loaded.
+            if id(child) not in seen and not isinstance(child, tf.saved_model.experimental.TrackableResource):
+                seen.add(id(child))
+                found.append((f"{path}.{name}", child))
+
+
+def _run(function: Any, given: Mapping[str, Any], size: int, what: str) -> dict[str, np.ndarray] | str:
+    """The arrays of a call, or why there are none. Variables get their values back, so that no run changes another."""
+    nodes = nodes_of(function.graph.as_graph_def())
+    if any("seed2" in node.attr and not (node.attr["seed"].i or node.attr["seed2"].i) for node in nodes):
+        return "draws random numbers without a seed"  # With few elements, two runs can agree by chance.
+    before = [variable.read_value() for variable in function.variables]
+    try:
+        _, specs = function.structured_input_signature
+        args, kwargs = _inputs.generate(function.structured_input_signature, size)
+        kwargs |= {name: tf.convert_to_tensor(x, specs[name].dtype) for name, x in given.items() if name in specs}
+        if what == VALUES:
+            tensors = _named("output", function(*args, **kwargs)) | _named("variable", function.variables)
+        else:
+            tensors = _gradients(function, args, kwargs)
+        return {name: np.asarray(tensor.numpy()) for name, tensor in tensors.items()}
+    except Exception as error:  # A model can raise any exception.
+        return f"raises {type(error).__name__}"
+    finally:
+        for variable, value in zip(function.variables, before, strict=True):
+            variable.assign(value)
+
+
+def _gradients(function: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    sources = _named("input", dict(enumerate(args)) | kwargs, inexact=True)
+    with tf.GradientTape() as tape:
+        tape.watch(list(sources.values()))
+        outputs = list(_named("output", function(*args, **kwargs), inexact=True).values())
+    sources |= _named("variable", function.trainable_variables, inexact=True)
+    dys = _inputs.generate([tf.TensorSpec(y.shape, y.dtype) for y in outputs], 1)
+    gradients = tape.gradient(outputs, list(sources.values()), dys) if outputs else []
+    found = zip(sources, gradients, strict=False)
+    return {name: tf.convert_to_tensor(gradient) for name, gradient in found if gradient is not None}
+
+
+def _named(label: str, structure: Any, inexact: bool = False) -> dict[str, Any]:
+    """The tensors of a structure, named by its keys or by their positions."""
+    parts = structure if isinstance(structure, Mapping) else dict(enumerate(tf.nest.flatten(structure)))
+    return {
+        f"{label} {name}" + (f" ({i + 1})" if i else ""): x
+        for name, part in parts.items()
+        for i, x in enumerate(tf.nest.flatten(part, expand_composites=True))
+        if tf.is_tensor(x) and (not inexact or x.dtype.is_floating or x.dtype.is_complex)
+    }
+
+
+def _compared(name: str, what: str, first: Any, second: Any) -> Comparison:
+    if isinstance(first, str):
+        return Comparison(name, what, NOT_COMPARED, None, f"the first model {first}")
+    if isinstance(second, str):
+        return Comparison(name, what, DIFFERENT if what == VALUES else NOT_COMPARED, None, f"the second model {second}")
+    found = [(*_difference(first.get(key), second.get(key)), key) for key in first | second]
+    order = (EQUAL, ROUNDING, DIFFERENT)
+    verdict, difference, key = max(found, key=lambda each: (order.index(each[0]), each[1]), default=(EQUAL, 0.0, ""))
+    return Comparison(name, what, verdict, difference, "" if verdict == EQUAL else key)
+
+
+def _difference(a: np.ndarray | None, b: np.ndarray | None) -> tuple[str, float]:
+    """The verdict, and the largest difference divided by the largest element."""
+    if a is None or b is None or a.dtype != b.dtype or a.shape != b.shape:
+        return DIFFERENT, np.inf
+    if a.dtype == object or a.tobytes() == b.tobytes():
+        return (EQUAL, 0.0) if np.array_equal(a, b) or a.dtype != object else (DIFFERENT, np.inf)
+    # A sum in another order can differ by more than the unit in the last place, but by less than its square root.
+    rounding = -1.0 if a.dtype.kind in "biu" else float(np.spacing(np.abs(np.ones([], a.dtype)))) ** 0.75
+    a, b = a.astype(np.complex128), b.astype(np.complex128)
+    with np.errstate(invalid="ignore"):  # Of infinities.
+        gap = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
+    largest = np.max(np.abs(a[np.isfinite(a)]), initial=0.0)
+    difference = float(np.max(gap) / largest) if largest and np.isfinite(gap).all() else np.inf
+    return ROUNDING if difference <= rounding else DIFFERENT, difference
