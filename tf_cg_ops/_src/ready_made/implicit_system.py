@@ -46,6 +46,7 @@ class Problem:
     options: Options
 
 
+@tf_internal.autograph_artifact
 def implicit_function(problem: Problem, solve: Callable[..., Any]) -> CustomGradient:
     """The solver, with the derivative of the solution."""
 
