@@ -14,7 +14,7 @@ CORE_TESTS = (
     "graph/test_control_flow.py",
     "custom_gradient/test_arguments.py",
     "kernels/test_embed_grad_kernel.py",
-    "custom_gradient/test_modes.py",
+    "custom_gradient/test_orders.py",
     "embed_gradient/test_orders.py",
     "embed_gradient/test_shape_table.py",
     "embed_gradient/test_value.py",

@@ -194,29 +194,3 @@ def test_gx_of_another_shape_as_far_as_tfp_takes_it(shapes, mode, theirs, rng):
     np.testing.assert_array_equal(value, fx)
     for ours, tfp in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, tfp, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("fx_shape", "gx_shape", "x_shape", "by_hand"),
-    [
-        ((2,), (), (2,), lambda dy, gx, x: dy * gx),
-        ((2,), (2,), (2, 2), lambda dy, gx, x: dy[:, None] * gx),
-        ((), (2, 2), (2,), lambda dy, gx, x: dy * gx.sum(0)),
-        ((2,), (2, 2), (2,), lambda dy, gx, x: dy * gx.sum(0)),
-    ],
-)
-def test_gx_of_another_shape_has_a_true_product(fx_shape, gx_shape, x_shape, by_hand, rng):
-    fx, gx, x, dy = (random_array(rng, shape) for shape in (fx_shape, gx_shape, x_shape, fx_shape))
-    _, (_, _, dx) = eager(custom_gradient, [fx, gx, x], dy)
-    np.testing.assert_allclose(dx, by_hand(dy, gx, x), rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("shapes", "mode"),
-    pairs([((3,), (2, 3)), ((), (2, 2)), ((2, 3), (3,)), ((1,), (3,))], ["eager", "traced_unknown_rank"]),
-)
-def test_a_gx_that_tfp_refuses_is_refused(shapes, mode, theirs, rng):
-    arguments = [np.float64(1.0), *(random_array(rng, shape) for shape in shapes)]
-    for function, run in ((theirs, eager), (custom_gradient, VJP_MODES[mode])):
-        with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
-            run(function, arguments, np.float64(1.0))

@@ -133,6 +133,17 @@ twice = cg.custom_gradient(lambda x, y: (x * y, lambda dy: (3.0 * dy, 50.0 * dy)
 case("one Tensor as two arguments", lambda x: twice(x, x), [X], [53 * DY], value=X**2)
 
 
+def with_one_gradient(x, y):
+    def grad_fn(dy):
+        both = 3.0 * dy
+        return both, both
+
+    return x * y, grad_fn
+
+
+case("one Tensor as two gradients", cg.custom_gradient(with_one_gradient), [X, Y], [3 * DY, 3 * DY], value=X * Y)
+
+
 @cg.custom_gradient
 def with_options(x, k=2.0, training=False, name=None):
     return x * float(k), lambda dy: 10.0 * k * dy if training else float(k) * dy

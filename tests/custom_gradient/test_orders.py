@@ -26,51 +26,31 @@ def tangent(function, x, t):
     return accumulator.jvp(value)
 
 
-@cg.custom_gradient
-def sine(x):
-    """Its true gradient, so that every order is a derivative of the sine."""
-    return tf.sin(x), lambda dy: dy * tf.cos(x)
+def cosine_by_loop(x):
+    return tf.while_loop(lambda i, _: i < 1, lambda i, _: (i + 1, tf.cos(x)), (0, x), maximum_iterations=1)[1]
 
 
-@cg.custom_gradient
-def sine_by_function(x):
-    return tf.sin(x), lambda dy: dy * tf.function(tf.cos)(x)
-
-
-@cg.custom_gradient
-def sine_by_loop(x):
-    def grad_fn(dy):
-        return dy * tf.while_loop(lambda i, _: i < 1, lambda i, _: (i + 1, tf.cos(x)), (0, x), maximum_iterations=1)[1]
-
-    return tf.sin(x), grad_fn
-
-
-@cg.custom_gradient
-def squared_sine(x):
-    return tf.sin(x) ** 2, lambda dy: dy * 2.0 * tf.sin(x) * tf.cos(x)
-
-
+# A function, the true derivative that its rule computes, so that every order is a derivative of it, and the orders.
 OF_SINE = [np.cos, lambda x: -np.sin(x), lambda x: -np.cos(x), np.sin]
+OF_SQUARE = [
+    lambda x: np.sin(2 * x),
+    lambda x: 2 * np.cos(2 * x),
+    lambda x: -4 * np.sin(2 * x),
+    lambda x: -8 * np.cos(2 * x),
+]
 HIGHER = {
-    "sine": (sine, OF_SINE),
-    "function": (sine_by_function, OF_SINE),
+    "sine": (tf.sin, tf.cos, OF_SINE),
+    "function": (tf.sin, lambda x: tf.function(tf.cos)(x), OF_SINE),
     # TensorFlow's own derivatives of a loop grow with every order.
-    "loop": (sine_by_loop, OF_SINE[:3]),
-    "product": (
-        squared_sine,
-        [
-            lambda x: np.sin(2 * x),
-            lambda x: 2 * np.cos(2 * x),
-            lambda x: -4 * np.sin(2 * x),
-            lambda x: -8 * np.cos(2 * x),
-        ],
-    ),
+    "loop": (tf.sin, cosine_by_loop, OF_SINE[:3]),
+    "product": (lambda x: tf.sin(x) ** 2, lambda x: 2.0 * tf.sin(x) * tf.cos(x), OF_SQUARE),
 }
 
 
 @pytest.mark.parametrize(("case", "mode"), pairs(HIGHER, ["eager", "inside", "around", "jit", "recomputed"], quick=2))
 def test_four_orders_by_nested_tapes(case, mode):
-    function, expected = HIGHER[case]
+    value, slope, expected = HIGHER[case]
+    function = cg.custom_gradient(lambda x: (value(x), lambda dy: dy * slope(x)))
     function = {"around": tf.function(function), "recomputed": cg.recompute_grad(function)}.get(mode, function)
     for by_hand_of_order in expected:
         function = derivative(function)

@@ -1,5 +1,6 @@
 """A callable gx: when and how often it is called, and the derivatives of its value."""
 
+import functools
 import gc
 import weakref
 
@@ -9,7 +10,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.modes import RUNS
+from ..support.modes import RUNS, gradients, tape_vjp
 from ..support.tensors import pairs, random_array
 
 pytestmark = pytest.mark.core
@@ -57,25 +58,16 @@ def test_it_is_called_once_if_a_tape_watches_x(stopped, x, dy):
     assert gx.calls == 1
 
 
-@pytest.mark.parametrize("use_pfor", [False, True])
-def test_a_jacobian_calls_it_once(use_pfor, x):
+def test_a_jacobian_and_forward_mode_call_it_once(x, dy):
     gx = Counted(lambda: tf.cos(x))
-    with tf.GradientTape(persistent=True) as tape:
-        tape.watch(x)
-        h = cg.embed_gradient(tf.sin(x), gx, x)
-    jacobian = tape.jacobian(h, x, experimental_use_pfor=use_pfor)
-    np.testing.assert_allclose(jacobian, np.diag(np.cos(x)))
-    np.testing.assert_allclose(tape.gradient(h, x), np.cos(x))  # The value is not one of the graph of the loop.
-    assert gx.calls == 1
-
-
-def test_forward_mode_calls_it_once(x, dy):
-    gx = Counted(lambda: tf.cos(x))
-    with tf.autodiff.ForwardAccumulator(x, dy) as accumulator, tf.GradientTape() as tape:
+    with tf.autodiff.ForwardAccumulator(x, dy) as accumulator, tf.GradientTape(persistent=True) as tape:
         tape.watch(x)
         h = cg.embed_gradient(tf.sin(x), gx, x)
     np.testing.assert_allclose(accumulator.jvp(h), dy * np.cos(x))
-    np.testing.assert_allclose(tape.gradient(h, x, output_gradients=dy), dy * np.cos(x))
+    for use_pfor in False, True:
+        jacobian = tape.jacobian(h, x, experimental_use_pfor=use_pfor)
+        np.testing.assert_allclose(jacobian, np.diag(np.cos(x)))
+    np.testing.assert_allclose(tape.gradient(h, x), np.cos(x))  # The value is not one of the graph of the loop.
     assert gx.calls == 1
 
 
@@ -160,33 +152,26 @@ def test_it_is_called_if_a_tape_records_the_read_of_a_variable(kind, dy):
     assert gx.calls == 1
 
 
-def first_and_second_order(gx_of, stopped):
-    """The value, all first and all second derivatives, where fx and gx depend on their own variables."""
-    a, b, x = (tf.constant([2.0, 3.0, 5.0]) * i for i in (1.0, 0.1, 0.3))
-    sources = [a, b, x]
-    with tf.GradientTape(persistent=True) as outer:
-        outer.watch(sources)
-        with tf.GradientTape() as inner:
-            inner.watch(sources)
-            h = cg.embed_gradient(tf.exp(a), gx_of(lambda: tf.sin(b * x)), x, fx_gx_manually_stopped=stopped)
-        first = inner.gradient(h, sources, output_gradients=tf.constant([1.0, 10.0, 100.0]))
-    return [h, *first] + [
-        outer.gradient(derivative, sources, output_gradients=tf.constant([7.0, 0.5, 2.0]))
-        for derivative in first
-        if derivative is not None
-    ]
-
-
-@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("mode", ["eager", "traced"])
 @pytest.mark.parametrize("stopped", [False, True])
-def test_first_and_second_derivatives_match_a_gx_that_is_a_value(stopped, graph):
-    def of(gx_of):
-        def run():
-            return tf.nest.map_structure(lambda t: np.inf if t is None else t, first_and_second_order(gx_of, stopped))
+def test_first_and_second_derivatives_match_a_gx_that_is_a_value(stopped, mode):
+    """fx and gx depend on their own variables."""
+    sources = [tf.constant([2.0, 3.0, 5.0]) * i for i in (1.0, 0.1, 0.3)]
+    upstreams = tf.constant([1.0, 10.0, 100.0]), tf.constant([7.0, 0.5, 2.0])
 
-        return tf.nest.flatten((tf.function(run) if graph else run)())
+    def derivatives(gx_of):
+        def h(a, b, x):
+            return cg.embed_gradient(tf.exp(a), gx_of(lambda: tf.sin(b * x)), x, fx_gx_manually_stopped=stopped)
 
-    for actual, expected in zip(of(lambda gx: gx), of(lambda gx: gx()), strict=True):
+        def first(i, *args):
+            return tape_vjp(h, args, upstreams[0])[1][i]
+
+        found = gradients(mode, h, sources, upstreams[0])
+        for i in [i for i, derivative in enumerate(found) if derivative is not None]:
+            found += gradients(mode, functools.partial(first, i), sources, upstreams[1])
+        return [np.inf if t is None else t for t in found]
+
+    for actual, expected in zip(derivatives(lambda gx: gx), derivatives(lambda gx: gx()), strict=True):
         np.testing.assert_array_equal(actual, expected)
 
 

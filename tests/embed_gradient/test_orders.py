@@ -104,39 +104,6 @@ def test_every_alignment_differentiates_as_the_contrib_formula(shapes, traced, r
     assert seen == 8  # All three orders for fx, gx and x, but for the first of gx.
 
 
-def test_a_hessian_over_two_inputs_is_symmetric_and_right(rng):
-    """z = x' A y with known derivatives; the Hessian is [[0, A], [A', 0]].
-
-    One of the two gradients carries the mixed derivative, for both orders of differentiation; a second one that did so
-    too would count it twice, as the formula does.
-    """
-    a = random_array(rng, [3, 2])
-    x, y = tf.constant(random_array(rng, [3])), tf.constant(random_array(rng, [2]))
-
-    def bilinear(x, y):
-        gx = tf.linalg.matvec(a, y)
-        gy = tf.linalg.matvec(a, tf.stop_gradient(x), transpose_a=True)
-        value = tf.stop_gradient(tf.tensordot(x, gx, 1))
-        return cg.embed_gradient(value, [gx, gy], [x, y], axis=None, fx_gx_manually_stopped=True)
-
-    with tf.GradientTape(persistent=True) as outer:
-        outer.watch([x, y])
-        with tf.GradientTape() as inner:
-            inner.watch([x, y])
-            h = 3.0 * bilinear(x, y)
-        dx, dy = inner.gradient(h, [x, y])
-    np.testing.assert_allclose(dx, 3.0 * a @ y.numpy())
-    np.testing.assert_allclose(dy, 3.0 * a.T @ x.numpy())
-
-    def hessian_block(gradient, wrt):
-        return outer.jacobian(gradient, wrt, experimental_use_pfor=False)
-
-    np.testing.assert_allclose(hessian_block(dx, y), 3.0 * a)
-    np.testing.assert_allclose(hessian_block(dy, x), 3.0 * a.T)
-    assert hessian_block(dx, x) is None
-    assert hessian_block(dy, y) is None
-
-
 def test_a_gx_of_an_unstopped_x_counts_twice_at_second_order():
     """As in the formula, and with the alternatives on the page "Shapes"."""
     x = tf.constant([0.3, -1.2], tf.float64)

@@ -63,13 +63,6 @@ def test_the_reference_gives_the_row(row, rng):
     np.testing.assert_allclose(reference.vjp(dy, gx, row.x, row.axis), row.dx(dy, gx), rtol=1e-13)
 
 
-def test_square_x_without_axis_is_an_error_and_no_misalignment():
-    with pytest.raises(tf.errors.InvalidArgumentError, match="name their dimensions with axis"):
-        cg.embed_gradient(tf.ones([3]), tf.ones([3, 3]), tf.ones([3, 3]))
-    gradients = cg.embed_gradient(tf.ones([3]), tf.ones([3, 3]), tf.ones([3, 3]), axis=-1)
-    assert gradients.shape == [3]
-
-
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_fully_traced_shapes_are_static(row):
     @tf.function

@@ -13,7 +13,7 @@ W = 1.5
 def test_first_calls_from_many_threads(tmp_path):
     program = pathlib.Path(__file__).with_name("threads.py").read_text()
     results = json.loads(run_python(program, 6, cwd=tmp_path).stdout.splitlines()[-1])
-    assert len(results) == 12 * 2 * 6 * 2
+    assert len(results) == 11 * 2 * 6 * 2
     for name, x, dy, *found in results:
         x, dy = np.array(x), np.array(dy)
         expected = [W * np.sin(x), dy * W * np.cos(x), np.sum(dy * np.sin(x))]

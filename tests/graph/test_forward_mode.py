@@ -9,8 +9,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.functions import WEIGHT, with_variable
-from ..support.modes import assert_orders, orders_in_a_fresh_process
+from ..support.modes import assert_orders, orders_in_a_fresh_process, vjp
 from ..support.pointwise import CONTROLS, DY, EMBEDS, POINTWISE, Jet, X
 from ..support.reference import widen
 from ..support.tensors import assert_gradient_close, pairs, random_array
@@ -104,42 +103,28 @@ def test_tangents_of_all_inputs_that_have_a_gradient_add_up(where, rng):
     np.testing.assert_allclose(WHERE[where](function, inputs, tangents), np.exp(a) * ta + by_pairs, rtol=1e-13)
 
 
-def test_tangents_agree_with_gradients_for_every_dtype(dtype, rng):
-    """sum(conj(dy) * jvp) == sum(conj(vjp) * t). TensorFlow's tangent of a holomorphic function is its derivative."""
+def test_tangents_of_every_dtype(dtype, rng):
+    """TensorFlow's tangent of a holomorphic function is its derivative."""
     gx, x, t = (random_array(rng, [3, 4], dtype) for _ in range(3))
-    dy = random_array(rng, [3], dtype)
-
-    def function(x):
-        return cg.embed_gradient(dy, gx, x, axis=-1)
-
-    tangent = jvp(function, tf.constant(x), tf.constant(t))
+    tangent = jvp(lambda x: cg.embed_gradient(gx[:, 0], gx, x, axis=-1), tf.constant(x), tf.constant(t))
     by_hand = np.sum(widen(gx) * widen(t), -1)
     assert tangent.dtype == dtype
     assert_gradient_close(tangent, by_hand, dtype, scale=10.0)
-    with tf.GradientTape() as tape:
-        x = tf.constant(x)
-        tape.watch(x)
-        value = function(x)
-    dx = tape.gradient(value, x, output_gradients=tf.constant(dy))
-    left = np.sum(np.conj(widen(dy)) * by_hand)
-    assert_gradient_close(np.sum(np.conj(widen(dx.numpy())) * widen(t)), left, dtype, scale=20.0)
     if dtype.is_complex:  # TensorFlow's own operations have the same convention.
-        product = jvp(lambda x: tf.reduce_sum(gx * x, -1), x, tf.constant(t))
+        product = jvp(lambda x: tf.reduce_sum(gx * x, -1), tf.constant(x), tf.constant(t))
         assert_gradient_close(tangent, product, dtype, scale=10.0)
 
 
+def gradient(function, x, dy):
+    dx = vjp(lambda: function(x), x, dy)[1]
+    return tf.zeros_like(x) if dx is None else dx
+
+
 SECOND = {
-    "forward over reverse": lambda function, x, dy, t: jvp(lambda x: vjp(function, x, dy), x, t),
-    "reverse over forward": lambda function, x, dy, t: vjp(lambda x: jvp(function, x, t), x, dy),
+    "forward over reverse": lambda function, x, dy, t: jvp(lambda x: gradient(function, x, dy), x, t),
+    "reverse over forward": lambda function, x, dy, t: gradient(lambda x: jvp(function, x, t), x, dy),
     "forward over forward": lambda function, x, dy, t: dy * jvp(lambda x: jvp(function, x, t), x, tf.ones_like(t)),
 }
-
-
-def vjp(function, x, dy):
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        value = function(x)
-    return tape.gradient(value, x, output_gradients=dy, unconnected_gradients="zero")
 
 
 def second_order(order, case, where):
@@ -189,19 +174,6 @@ def test_tangents_through_control_flow(control):
     function = tf.function(CONTROLS[control].around(EMBEDS["given"].function))
     expected = CONTROLS[control].by_hand(EMBEDS["given"], Jet(X))
     np.testing.assert_allclose(jvp(function, tf.constant(X), tf.constant(DY)), expected.first * DY, rtol=1e-12)
-
-
-@pytest.mark.parametrize("where", ["eager", "inside", "around"])
-def test_the_tangent_of_a_variable_that_is_read(where):
-    """By the gradient of the variable: dw = 100 x dy."""
-    function = tf.function(with_variable) if where == "around" else with_variable
-
-    def run():
-        with tf.autodiff.ForwardAccumulator(WEIGHT, tf.constant(DY)) as accumulator:
-            value = function(tf.constant(X))
-        return accumulator.jvp(value)
-
-    np.testing.assert_allclose((tf.function(run) if where == "inside" else run)(), 100.0 * X * DY)
 
 
 def test_tangents_after_a_reload_in_a_fresh_process(tmp_path):

@@ -1,6 +1,7 @@
 """Importing the library does not change graphs without its ops, and does not make any graph fail."""
 
 import json
+import pathlib
 
 import pytest
 import tensorflow as tf
@@ -8,6 +9,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.processes import run_python
+from ..support.sources import ROOT
 
 tf1 = tf.compat.v1
 DISABLE = "TF_CG_OPS_DISABLE_PASSES"
@@ -37,30 +39,24 @@ class WithLoop(tf.Module):
         return {"y": inner(a) + b}
 
 
-RUN = """
-import json, sys
-import tensorflow as tf
-import tf_cg_ops
+def answers(*paths):
+    """For each model, what a TensorFlow 1 session fetches, in a graph that also has the gradient."""
 
-tf1 = tf.compat.v1
-answers = {}
-for path in sys.argv[1:]:
-    with tf1.Graph().as_default() as graph, tf1.Session() as session:
-        signature = tf1.saved_model.load(session, ["serve"], path).signature_def["serving_default"]
-        a, b = (graph.get_tensor_by_name(signature.inputs[name].name) for name in "ab")
-        y = graph.get_tensor_by_name(signature.outputs["y"].name)
-        doubled, [dy_da] = a * 2.0, tf.gradients(y, [a])
-        feed = {a: [1.0, 2.0, 3.0], b: [4.0, 5.0, 6.0]}
+    def answer(path):
+        with tf1.Graph().as_default() as graph, tf1.Session() as session:
+            signature = tf1.saved_model.load(session, ["serve"], path).signature_def["serving_default"]
+            a, b = (graph.get_tensor_by_name(signature.inputs[name].name) for name in "ab")
+            y = graph.get_tensor_by_name(signature.outputs["y"].name)
 
-        def run(fetch):
-            try:
-                return session.run(fetch, feed).tolist()
-            except Exception as error:
-                return type(error).__name__ + ": " + str(error)
+            def run(fetch):
+                try:
+                    return session.run(fetch, {a: [1.0, 2.0, 3.0], b: [4.0, 5.0, 6.0]}).tolist()
+                except Exception as error:
+                    return f"{type(error).__name__}: {error}"
 
-        answers[path] = {"value": run(y), "doubled": run(doubled), "gradient": run(dy_da)}
-print(json.dumps(answers))
-"""
+            return {"doubled": run(a * 2.0), "gradient": run(tf.gradients(y, [a])[0]), "value": run(y)}
+
+    return {pathlib.Path(path).name: answer(path) for path in paths}
 
 
 @pytest.fixture(scope="module", params=["0", "1"], ids=["with_passes", "without_passes"])
@@ -70,9 +66,10 @@ def fetched(request, tmp_path_factory):
     models = {type(model).__name__: model for model in (BuiltIn(), WithDropout(), WithLoop())}
     for name, model in models.items():
         tf.saved_model.save(model, folder / name, signatures=model.f)
-    result = run_python(RUN, *(folder / name for name in models), cwd=folder, environment={DISABLE: request.param})
-    answers = json.loads(result.stdout.splitlines()[-1])
-    return {name: answers[str(folder / name)] for name in models}
+    code = f"import json, sys; from {__name__} import answers; print(json.dumps(answers(*sys.argv[1:])))"
+    environment = {DISABLE: request.param, "PYTHONPATH": str(ROOT)}
+    result = run_python(code, *(folder / name for name in models), cwd=folder, environment=environment)
+    return json.loads(result.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize("model", [BuiltIn, WithDropout, WithLoop])

@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import pathlib
-import re
 import shutil
 
 import pytest
@@ -43,12 +42,6 @@ def test_another_minor_version_of_tensorflow_is_refused_before_the_library_is_op
     )
 
 
-def test_another_patch_version_of_tensorflow_is_accepted(tmp_path):
-    minor = ".".join(tf.__version__.split(".")[:2])
-    code = f"import tensorflow as tf; tf.__version__ = '{minor}.77'; import tf_cg_ops; print(tf_cg_ops.__version__)"
-    assert run_python(code, cwd=tmp_path).stdout == cg.__version__ + "\n"
-
-
 NOT_BUILT = {
     "a package": "tf_cg_ops: the op library is missing ({}). Build it against the installed TensorFlow with: pip install .\n",
     "a source folder": "tf_cg_ops: Python imports the source folder, which is not built ({} is missing), instead of the "
@@ -65,11 +58,6 @@ def test_a_package_that_is_not_built_says_how_to_build_it(what, tmp_path):
     code = "import sys; sys.path.insert(0, '.')\ntry:\n import tf_cg_ops\nexcept ImportError as error:\n print(error)"
     found = run_python(code, cwd=tmp_path).stdout
     assert found == NOT_BUILT[what].format(tmp_path / "tf_cg_ops" / "_ops.so")
-
-
-def test_the_version_is_that_of_the_distribution():
-    assert cg.__version__ == importlib.metadata.version("tf_cg_ops")
-    assert re.fullmatch(r"\d+\.\d+\.\d+", cg.__version__)
 
 
 def test_get_lib_is_the_path_of_the_library_that_is_open():
@@ -107,7 +95,8 @@ def test_subpackages_are_imported_at_their_first_use(tmp_path):
 
 
 def test_importing_is_silent(tmp_path):
-    result = run_python(
-        "import warnings; warnings.simplefilter('error'); import tensorflow; import tf_cg_ops", cwd=tmp_path
-    )
-    assert result.stdout == ""
+    """Also under another patch version of TensorFlow."""
+    minor = ".".join(tf.__version__.split(".")[:2])
+    code = "import warnings; warnings.simplefilter('error'); import tensorflow as tf\n"
+    code += f"tf.__version__ = '{minor}.77'; import tf_cg_ops; print(tf_cg_ops.__version__)"
+    assert run_python(code, cwd=tmp_path).stdout == importlib.metadata.version("tf_cg_ops") + "\n"

@@ -9,29 +9,11 @@ import tensorflow as tf
 import tf_cg_ops as cg
 from tf_cg_ops._src.core import library
 
-from ..support.modes import vjp
 from ..support.tensors import DTYPES, assert_gradient_close, pairs, random_array
 
 
 def jit(function):
     return tf.function(function, jit_compile=True, autograph=False)
-
-
-def test_a_hessian(rng):
-    """h = fx + gx * (x - stop(x)) with unstopped gx = x * w and fx = sin(x). Its Hessian is diagonal, 2 w - sin(x)."""
-    x, w = (random_array(rng, [4]) for _ in range(2))
-
-    @jit
-    def run(x, w):
-        with tf.GradientTape() as outer:
-            outer.watch(x)
-            with tf.GradientTape() as inner:
-                inner.watch(x)
-                h = cg.embed_gradient(tf.sin(x), x * w, x, fx_gx_manually_stopped=True)
-            gradient = inner.gradient(h, x)
-        return outer.jacobian(gradient, x)
-
-    np.testing.assert_allclose(run(tf.constant(x), tf.constant(w)), np.diag(-np.sin(x) + 2 * w), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("dtype", "wrt"), pairs(DTYPES, ["fx", "gx", "x"]))
@@ -46,16 +28,6 @@ def test_the_kernel_equals_that_of_the_cpu(dtype, wrt, rng):
     expected = run(lhs, rhs)
     wide = np.complex128 if dtype.is_complex else np.float64
     assert_gradient_close(jit(run)(lhs, rhs), expected.numpy().astype(wide), dtype, scale=30.0)
-
-
-def test_an_axis_that_is_not_constant():
-    x = tf.ones([2, 3])
-    message = (
-        "embed_gradient: axis must be None, an int or a sequence of ints under jit_compile=True, because XLA compiles for one "
-        "axis, got "
-    )
-    with pytest.raises(ValueError, match=re.escape(message)):
-        jit(lambda x, axis: cg.embed_gradient(x[:, 0], x[:, 0], x, axis))(x, tf.constant([1]))
 
 
 MISFITS = {
@@ -93,16 +65,6 @@ def test_a_shape_that_depends_on_numbers_is_refused():
     np.testing.assert_array_equal(run(tf.ones([3]), tf.constant(3)), tf.ones([3]))  # XLA compiles again for each n.
     with pytest.raises(tf.errors.InvalidArgumentError, match="CustomGradientEmbedGrad: "):
         run(tf.ones([3]), tf.constant(7))
-
-
-def test_empty_tensors():
-    @jit
-    def run(x, gx, dy):
-        return vjp(lambda: cg.embed_gradient(dy, gx, x), x, dy)[1]
-
-    assert run(tf.zeros([0]), tf.zeros([0]), tf.zeros([0])).shape == [0]
-    np.testing.assert_array_equal(run(tf.ones([2]), tf.zeros([0, 2]), tf.zeros([0, 2])), [0.0, 0.0])
-    np.testing.assert_array_equal(run(tf.ones([2, 1]), tf.zeros([2, 0]), tf.zeros([2, 0])), [[0.0], [0.0]])
 
 
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16], ids=lambda dtype: dtype.name)
