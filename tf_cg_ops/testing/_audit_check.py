@@ -48,23 +48,15 @@ _Gradients = list[np.ndarray | None]
 
 @dataclasses.dataclass
 class Findings:
-    """What one run of a place shows.
-
-    Attributes:
-      value_norm, upstream_norm, gradient_norm: Of all results, of what arrived, and of what left.
-      state: Whether the gradient is the vector-Jacobian product.
-      detail: The likely mistake, or why it is unknown.
-      remarks: What else the user must know.
-      error: The largest error, relative to the largest that passes.
-    """
+    """What one run of a place shows. The norms are those of all results, of what arrived, and of what left."""
 
     value_norm: float = 0.0
     upstream_norm: float = 0.0
     gradient_norm: float = 0.0
-    state: State = "right"
-    detail: str = ""
-    remarks: list[str] = dataclasses.field(default_factory=list)
-    error: float = 0.0
+    state: State = "right"  # Whether the gradient is the vector-Jacobian product.
+    detail: str = ""  # The likely mistake, or why the state is unknown.
+    remarks: list[str] = dataclasses.field(default_factory=list)  # What else the user must know.
+    error: float = 0.0  # The largest error, relative to the largest that passes.
 
     def add(self, state: State, detail: str, error: float = 0.0) -> None:
         """Adds a finding. The worst one counts."""

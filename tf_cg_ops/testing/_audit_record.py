@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -44,45 +45,34 @@ class Run:
 
 @dataclasses.dataclass
 class Place:
-    """An op with a gradient of its own. Except for `new_op`, ops and tensors are those of the traced graph.
-
-    Attributes:
-      op, new_op: The op, and its copy in the graph that ran, an op of this library.
-      api: The function that made it, such as "custom_gradient", "embed_gradient" or "tf.custom_gradient".
-      positions: The outputs that it gives a gradient to.
-      inputs: What it gives a gradient for, at the inputs of `new_op` from `offset`.
-      needed: For each input of `new_op` the tensor that it is a copy of, or None.
-      leaves: The positions of the inputs that have gradients. Those of the same tensor or variable are together.
-      stand_ins: The tensors that have the value of a leaf, each with the number of the leaf.
-      inside: The ops that compute the results, and what the rule reads, from the leaves.
-      recorded: Tensors whose values are recorded: one for each leaf, then what the ops inside read besides.
-      handles: The handles of variables and tables among these tensors, each with the handle outside of all graphs.
-      draws: Whether the random numbers in its value depend on the inputs.
-      reason: Why the place is not checked; empty if it is.
-      failed: Whether its gradient cannot be computed.
-      runs: The first run, and the last one whose upstream gradients so far were finite.
-      count: How often a gradient arrived.
-      order: Its place in the backward pass; -1 if no gradient arrived.
-    """
+    """An op with a gradient of its own. Except for `new_op`, ops and tensors are those of the traced graph."""
 
     op: Any
-    new_op: Any
-    api: str
-    positions: list[int] = dataclasses.field(default_factory=list)
-    inputs: list[Any] = dataclasses.field(default_factory=list)
+    new_op: Any  # Its copy in the graph that ran, an op of this library.
+    api: str  # The function that made it, such as "custom_gradient", "embed_gradient" or "tf.custom_gradient".
+    positions: list[int] = field(default_factory=list)  # The outputs that it gives a gradient to.
+    # What it gives a gradient for, at the inputs of `new_op` from `offset`.
+    inputs: list[Any] = field(default_factory=list)
     offset: int = 0
-    needed: list[Any] = dataclasses.field(default_factory=list)
-    leaves: list[list[int]] = dataclasses.field(default_factory=list)
-    stand_ins: list[tuple[Any, int]] = dataclasses.field(default_factory=list)
-    inside: list[Any] = dataclasses.field(default_factory=list)
-    recorded: list[Any] = dataclasses.field(default_factory=list)
-    handles: list[tuple[Any, Any]] = dataclasses.field(default_factory=list)
-    draws: bool = False
-    reason: str = ""
-    failed: bool = False
-    runs: list[Run] = dataclasses.field(default_factory=list)
-    count: int = 0
-    order: int = -1
+    # For each input of `new_op` the tensor that it is a copy of, or None.
+    needed: list[Any] = field(default_factory=list)
+    # The positions of the inputs that have gradients. Those of the same tensor or variable are together, as one leaf.
+    leaves: list[list[int]] = field(default_factory=list)
+    # The tensors that have the value of a leaf, each with its number.
+    stand_ins: list[tuple[Any, int]] = field(default_factory=list)
+    # The ops that compute the results, and what the rule reads, from the leaves.
+    inside: list[Any] = field(default_factory=list)
+    # Tensors to record: one for each leaf, then what the ops inside read besides.
+    recorded: list[Any] = field(default_factory=list)
+    # Of variables among these tensors, each with the handle outside of graphs.
+    handles: list[tuple[Any, Any]] = field(default_factory=list)
+    draws: bool = False  # Whether the random numbers in its value depend on the inputs.
+    reason: str = ""  # Why the place is not checked; empty if it is.
+    failed: bool = False  # Whether its gradient cannot be computed.
+    # The first run, and the last one whose upstream gradients so far were finite.
+    runs: list[Run] = field(default_factory=list)
+    count: int = 0  # How often a gradient arrived.
+    order: int = -1  # Its place in the backward pass; -1 if no gradient arrived.
     has_finite_upstream: bool = True
 
     @property

@@ -89,7 +89,8 @@ class AuditReport:
     def __str__(self) -> str:
         if not self.rows:
             return self.summary()
-        table = [("", "function", "at", "places", "runs", "value", "upstream", "gradient", "verdict")]
+        head = ("", "function", "at", "places", "runs", "value", "upstream", "gradient", "verdict")
+        table: list[tuple[str, ...]] = [head]
         for i, row in enumerate(self.rows):
             norms = (f"{n:.2g}" if row.runs else "" for n in (row.value_norm, row.upstream_norm, row.gradient_norm))
             counts = str(row.places), str(row.runs)
