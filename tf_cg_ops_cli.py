@@ -124,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     audit = _add_command(
         commands,
         "audit",
-        "check every custom gradient of a SavedModel against numeric differentiation",
+        "check every custom gradient of a SavedModel against the gradient of its ops",
         "Runs one signature with its gradient, and shows for each place with a gradient of its own what arrived there, "
         "what left, and whether the gradient is right. The model does not change. The exit status is 1 if a gradient "
         "is wrong, or turns a finite upstream gradient into nan or infinity.",

@@ -1,4 +1,4 @@
-"""Checks custom gradients against numeric differentiation: one function in several modes, or all in a model."""
+"""Checks custom gradients: one function in several modes, or all in a model."""
 
 from ._audit import audit as audit
 from ._audit_report import AuditedGradient as AuditedGradient

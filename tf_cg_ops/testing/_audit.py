@@ -1,4 +1,4 @@
-"""`audit`: every gradient of its own in a model, against numeric differentiation."""
+"""`audit`: every gradient of its own in a model, against TensorFlow's own gradient of the same computation."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, text, tf_internal
 from tf_cg_ops._src.core.types import Structure
+from tf_cg_ops._src.custom_gradient import rule_op
 from tf_cg_ops._src.rewrite.traced_call import TracedCall
 from tf_cg_ops.saved_model import _inputs
 
-from ._audit_check import Findings, InputCheck, check
-from ._audit_record import API, PASSING, RAISES, Place, Recording, custom_places, is_place, source_of
+from ._audit_check import STATES, Findings, check
+from ._audit_record import API, PASSING, Place, Recording, all_operations, is_place, source_of
 from ._audit_report import AuditedGradient, AuditReport, Verdict
 from ._report import in_one_line
 
@@ -37,9 +38,6 @@ _BY_DESIGN = {
 }
 # Files whose lines are not the user's.
 _FOREIGN = re.compile(r"^<|[/\\\\](tf_cg_ops|site-packages)[/\\\\]")
-# A solver stops at its tolerance, which numeric differentiation sees. So errors may be this many times the tolerance.
-_SOLVER_ERROR = 1000
-_SOLVERS = frozenset(["implicit_root", "implicit_fixed_point", "implicit_minimum"])
 
 
 @tf_internal.autograph_artifact
@@ -65,8 +63,8 @@ def audit(
     [('log1pexp', 'differs', 'The ratio is 2 everywhere, so a factor is wrong.')]
 
     `f` is traced, and runs once with its gradient. Each place in its graph with a gradient of its own (from this
-    library, or from `tf.custom_gradient`) gets a row: the numbers that arrived there in this run, and whether its
-    gradient is the vector-Jacobian product of what it computes. Places in called functions, loops, conditionals and
+    library, or from `tf.custom_gradient`) is compared with TensorFlow's own gradient of the ops inside, for the numbers
+    of this run; where they differ, numeric differentiation decides. Places in called functions, loops, conditionals and
     recomputed functions are found, too. Your model does not change: its variables keep their values.
 
     Args:
@@ -78,12 +76,13 @@ def audit(
         loss, and otherwise random numbers of either sign.
       like: What you intend, by the name of the function with the gradient: a function of the same inputs that has the
         intended gradient, or None if any gradient is intended.
-      max_elements: How many elements of an input are moved one by one, if that is needed: where the gradient differs,
-        or where a random direction of all elements tells nothing, as at a kink.
+      max_elements: How many elements of an input are moved one by one, where a random direction of all elements tells
+        nothing, as at a kink.
       progress: Called with a line of text now and then, such as `print`.
 
     Returns:
-      An `AuditReport`, with a row for each place in the order of the backward pass. It prints as a table.
+      An `AuditReport`, with a row for each function and verdict in the order of the backward pass. It prints as a
+      table.
 
     Raises:
       TypeError: `f` cannot be called, or not with `args`; `args` is not a list, a tuple or a dict; `like` is not such a
@@ -105,9 +104,9 @@ def audit(
         report_progress("args are random numbers that fit the signature, with 2 for each unknown dimension")
     positional, keywords = ([], dict(args)) if isinstance(args, Mapping) else (list(args), {})
     positional, keywords = tf.nest.map_structure(_to_tensor, (positional, keywords))
-    with _explained(name):
+    with _explained(name, f):
         call = TracedCall(f, positional, keywords)
-        total = sum(1 for _ in custom_places(call.graph))
+        total = sum(map(is_place, all_operations(call.graph.get_operations())))
         report_progress(f"{text.count(total, 'custom gradient')}")
         if not total:
             return AuditReport(name, [])
@@ -125,7 +124,7 @@ def audit(
                     reported = time.monotonic()
                     report_progress(f"checked {i + 1} of {len(recording.places)}")
     del model
-    return AuditReport(name, _with_first_nonfinite(rows))
+    return AuditReport(name, _folded(_with_first_nonfinite(rows)))
 
 
 def _check_arguments(f: Any, args: Any, like: Any, max_elements: Any) -> None:
@@ -181,25 +180,28 @@ def _made_up(f: Any, name: str) -> Any:
 
 
 @contextlib.contextmanager
-def _explained(name: str) -> Iterator[None]:
-    """Raises TensorFlow's errors about arguments and memory in one sentence."""
+def _explained(name: str, f: Any) -> Iterator[None]:
+    """Raises TensorFlow's errors about memory, and about the arguments of a signature, in one sentence."""
+    is_signature = hasattr(f, "structured_input_signature")  # It runs no Python code that could raise other errors.
     try:
         yield
     except (MemoryError, tf.errors.ResourceExhaustedError) as error:
         raise MemoryError(
             f"{API}: '{name}' needs more memory than there is. Pass arguments of a smaller batch."
         ) from error
+    except TypeError as error:
+        if not is_signature:
+            raise
+        raise TypeError(
+            f"{API}: '{name}' must get arguments that fit its signature {f.structured_input_signature[1]}, got "
+            f"{in_one_line(error)}."
+        ) from error
     except AssertionError as error:
-        if "variables which have been deleted" not in str(error):
+        if not is_signature:
             raise
         raise ValueError(
             f"{API}: the model of '{name}' must stay in memory. Assign tf.saved_model.load(...) to a variable first."
         ) from error
-    except TypeError as error:
-        if "Binding inputs to tf.function failed" not in str(error):
-            raise
-        reason = str(error).partition("`")[2].partition("`")[0]
-        raise TypeError(f"{API}: '{name}' must get arguments that fit its signature: {reason}.") from error
 
 
 def _to_tensor(leaf: Any) -> Any:
@@ -246,18 +248,16 @@ def _upstream(name: str, given: Any, outputs: Sequence[tf.Tensor]) -> list[tf.Te
         return [tf.zeros_like(y) if dy is None else tf.cast(dy, y.dtype) for dy, y in pairs]
     if len(ys) == 1 and ys[0].shape.rank == 0:
         return [tf.ones_like(ys[0])]
-    signs = [tf.random.stateless_uniform(tf.shape(y), [1, i], 0, 2, tf.int32) * 2 - 1 for i, y in enumerate(ys)]
-    sizes = [tf.random.stateless_uniform(tf.shape(y), [2, i], 0.5, 1.5) for i, y in enumerate(ys)]
-    return [tf.cast(size * tf.cast(sign, size.dtype), y.dtype) for size, sign, y in zip(sizes, signs, ys, strict=True)]
+    draws = [tf.random.stateless_uniform(tf.shape(y), [1, i], -1.0) for i, y in enumerate(ys)]
+    return [tf.cast(x + tf.sign(x) / 2, y.dtype) for x, y in zip(draws, ys, strict=True)]
 
 
 def _name(place: Place) -> str:
-    attribute = place.op.node_def.attr
     if place.op.type == "CustomGradientRule":
-        name = tf.compat.as_str(attribute["function_name"].s)
+        name = rule_op.function_name(place.op)
         is_own = name == "identity" and place.api != "custom_gradient"  # The function of clip_gradient, for example.
         return place.api if is_own else name
-    if place.kind == "tf.custom_gradient":
+    if place.api == "tf.custom_gradient":
         return tf_internal.name_of_python_gradient(place.op) or place.op.name
     scope = place.op.name.split("/")
     return scope[-2] if len(scope) > 1 else scope[-1]  # The scope is the layer, or the name that the user gave.
@@ -275,65 +275,27 @@ def _row(place: Place, like: Mapping[str, Any], max_elements: int) -> AuditedGra
         runs=place.count,
     )
     if not place.runs:
-        verdict: Verdict = "differs" if place.reason.startswith(RAISES) else "not checked"
+        verdict: Verdict = "differs" if place.failed else "not checked"
         return dataclasses.replace(row, verdict=verdict, detail=place.reason or "no gradient arrives here")
-    try:
-        found = [check(name, place, run, like.get(name), max_elements) for run in place.runs]
-    except (tf.errors.OpError, NotImplementedError, TypeError, ValueError) as error:
-        if str(error).startswith(f"{API}: "):
-            raise
-        # For example, an op that has no double precision on this device.
-        return dataclasses.replace(row, detail=f"computing it again in float64 fails: {in_one_line(error)}")
-    verdict, detail = _verdict(place, name, like, found)
-    inputs, last = [one for findings in found for one in findings.inputs], found[-1]
+    found = [check(place, run, name, like.get(name), max_elements) for run in place.runs]
+    worst, last = max(found, key=lambda each: STATES.index(each.state)), found[-1]
+    verdict, detail = _verdict(place, name, like, worst)
     return dataclasses.replace(
         row,
         verdict=verdict,
-        detail=detail,
+        detail=" ".join(filter(None, [detail, *worst.remarks])),
         value_norm=last.value_norm,
         upstream_norm=last.upstream_norm,
         gradient_norm=last.gradient_norm,
-        error=max((one.error for one in inputs), default=0.0),
-        checked=sum(one.checked for one in inputs),
-        together=sum(one.together for one in inputs),
-        size=sum(one.size for one in inputs),
+        error=max(each.error for each in found),
     )
 
 
-def _verdict(place: Place, name: str, like: Mapping[str, Any], found: Sequence[Findings]) -> tuple[Verdict, str]:
-    inputs = [one for findings in found for one in findings.inputs]
-    by_state = {state: [one for one in inputs if one.state == state] for state in ("wrong", "own", "uncertain")}
-    missing = next((name for findings in found for name in findings.without_gradient), "")
+def _verdict(place: Place, name: str, like: Mapping[str, Any], found: Findings) -> tuple[Verdict, str]:
     if place.api in PASSING:
         return "by design", place.reason
-    if any(math.isfinite(each.upstream_norm) and not math.isfinite(each.gradient_norm) for each in found):
-        is_finite = math.isfinite(found[-1].value_norm)
-        return ("differs", "The gradient is not finite.") if is_finite else ("not checked", "its value is not finite")
-    reason = place.reason or next((each.reason for each in found if each.reason), "")
-    if reason:
-        return "not checked", reason
-    if not inputs:
-        reason = "its rule returns no gradient" if missing else "no input has a gradient"
-        return "not checked", "its value is not finite" if math.isnan(found[-1].value_norm) else reason
-    if by_state["wrong"]:
-        return _wrong_verdict(place, name, like, by_state["wrong"])
-    if by_state["own"] and any(op.type == "StopGradient" for op in place.inside):
-        return "by design", "a part of its value is constant by tf.stop_gradient"
-    if by_state["own"]:
-        return "not checked", (
-            "it equals TensorFlow's own gradient of these operations, but not numeric differentiation"
-        )
-    if by_state["uncertain"]:
-        unknown = by_state["uncertain"][0].name
-        return "not checked", f"the numeric derivative by {unknown} is uncertain: there may be a kink"
-    details = [findings.rounding for findings in found if findings.rounding][:1]
-    details += [f"The rule returns no gradient for {missing}, on which the value depends."] if missing else []
-    return "right", " ".join(details)
-
-
-def _wrong_verdict(
-    place: Place, name: str, like: Mapping[str, Any], wrong: Sequence[InputCheck]
-) -> tuple[Verdict, str]:
+    if found.state == "right":
+        return "right", ""
     if name in like and like[name] is None:
         return "by design", "like= says so"
     if name not in like:
@@ -341,15 +303,21 @@ def _wrong_verdict(
         design = "the gradient is scaled, reversed or clipped" if passes else _BY_DESIGN.get(place.api)
         if design:
             return "by design", design
-    if place.api in _SOLVERS and all(one.error <= _SOLVER_ERROR for one in wrong):
-        return "not checked", "numeric differentiation sees where its solver stops"
+    if found.state == "unknown":
+        return "not checked", found.detail
     # The rest of a hint is advice for check_gradient.
-    hint = next((one.detail for one in wrong if one.detail), "").partition(" If ")[0]
-    if any(map(is_place, place.inside)):
-        hint += " It contains a function with a gradient of its own, which may be the reason."
-    elif hint.startswith("The numeric derivative is zero"):
-        hint += " Declare an intended gradient with like=."
-    return "differs", hint
+    detail = found.detail.partition(" If ")[0]
+    return "differs", f"{detail} Declare an intended gradient with like=." if " If " in found.detail else detail
+
+
+def _folded(rows: Sequence[AuditedGradient]) -> list[AuditedGradient]:
+    """One row for the places of a function that have one verdict: the worst of them, with their number."""
+    folded: dict[Any, list[AuditedGradient]] = {}
+    for row in rows:
+        is_special = row.is_first_nonfinite, math.isfinite(row.upstream_norm)
+        key = row.function, row.made_by, row.line or row.node, row.verdict, is_special
+        folded.setdefault(key, []).append(row)
+    return [dataclasses.replace(max(group, key=lambda row: row.error), places=len(group)) for group in folded.values()]
 
 
 def _with_first_nonfinite(rows: Sequence[AuditedGradient]) -> list[AuditedGradient]:

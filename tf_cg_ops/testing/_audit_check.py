@@ -1,441 +1,462 @@
-"""The gradient of one place against numeric differentiation of what it computes, at the numbers of a recorded run.
+"""The gradient of one place against TensorFlow's own gradient of the ops inside, at the numbers of a recorded run.
 
-Everything is computed in double precision, the rule as well. TensorFlow's own gradient of the same ops stands in for
-numeric derivatives by single elements, but only if it agrees with the numeric derivative along a random direction of
-all elements: ops can have a wrong gradient, or none.
+They are compared in the dtypes of the model and, if they differ there, in double precision. Where they differ still, or
+TensorFlow's is not finite, numeric differentiation decides.
 """
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
 
-from . import _hints
-from ._audit_record import API, Place, Run
-from ._audit_replay import Gradients, PlaceFunction, Replay
-from ._flat_function import Arrays, FlatFunction, to_double_precision, to_tensors
-from ._numeric import Estimate, changes_of, finite_part, norm, typical_size
-from ._references import RandomNumbers
-from ._report import Reference
+from tf_cg_ops._src.core import slices, tf_internal
+from tf_cg_ops._src.rewrite import control_flow
+from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
+from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
+from tf_cg_ops._src.rewrite.traced_call import trace
 
-# By the lowest dtype that a place needs: the relative tolerance, the step relative to each element, and the rounding.
-_PRECISION: dict[tf.DType, tuple[float, float, float]] = {
-    tf.float64: (1e-4, 1e-6, 2.3e-16),
-    tf.float32: (2e-3, 1e-2, 1.2e-7),
-    tf.half: (3e-2, 0.1, 1e-3),
-    tf.bfloat16: (6e-2, 0.1, 8e-3),
-}
-# The relative tolerance if constants, such as 0.1, were rounded to these dtypes.
-_ROUNDED_CONSTANTS = {tf.half: 3e-3, tf.bfloat16: 3e-2}
-# Roundings of the value that may show in its changes.
-_ROUNDINGS = 64
-# How far the slopes on both sides may differ. More shows a kink.
-_MAX_BEND = 1e-2
-# How much rounding may hide, relative to the terms.
-_MAX_NOISE = 0.1
-# An error may be so much of the tolerance at the largest element, for small elements of the same input.
-_SHARED_TOLERANCE = 1e-2
+from . import _hints
+from ._audit_record import API, WORDING, Place, Run, all_operations, draws, is_place, numbers
+from ._flat_function import Arrays, FlatFunction
+from ._numeric import Estimate, NumericDerivatives, norm, typical_size
+from ._references import RandomNumbers
+from ._report import exact_reference, in_one_line
+
+# The relative errors that pass, and the part of the error at the largest element that passes at small ones.
+_TOLERANCE = 1e-4, 1e-2
+# If constants, such as 0.1, were rounded to these dtypes.
+_ROUNDED_CONSTANTS = {tf.half: (3e-3, 1.0), tf.bfloat16: (3e-2, 1.0)}
+# A solver stops at its tolerance, which numeric differentiation sees.
+_SOLVERS = frozenset(["implicit_root", "implicit_fixed_point", "implicit_minimum"])
+_TOLERANCE_OF_SOLVERS = 0.1, 1.0
+# A numeric derivative is known if its error is at most this part of its terms. At a kink it is larger.
+_KNOWN = 1e-2
 # From this relative error on, the rounding of the model's dtypes is mentioned.
 _MENTIONED_ROUNDING = 0.05
-OTHERS_ARE_WRONG = "It is right for the upstream gradient of this run, and wrong for others."
+_OTHERS_ARE_WRONG = "It is right for the upstream gradient of this run, and wrong for others."
 
-State = Literal["right", "own", "uncertain", "wrong"]  # The later one counts if two upstream gradients disagree.
-_STATES = ("right", "own", "uncertain", "wrong")
+_DOUBLE = {tf.half: tf.float64, tf.bfloat16: tf.float64, tf.float32: tf.float64, tf.complex64: tf.complex128}
+_DOUBLE_NUMBERS = {low.as_datatype_enum: double.as_datatype_enum for low, double in _DOUBLE.items()}
 
-
-@dataclasses.dataclass(frozen=True)
-class InputCheck:
-    """What was found for one input.
-
-    Attributes:
-      name: The input.
-      state: "right", "wrong", "uncertain" (there is a kink, or rounding hides the derivative), or "own": the gradient
-        equals TensorFlow's own gradient of the same ops, but not the numeric one.
-      size: How many elements there are.
-      checked: How many elements were compared one by one.
-      together: How many others were moved together, in a random direction.
-      error: The largest error, relative to the largest that passes.
-      detail: The likely mistake.
-    """
-
-    name: str
-    state: State
-    size: int
-    checked: int = 0
-    together: int = 0
-    error: float = 0.0
-    detail: str = ""
+State = Literal["right", "unknown", "wrong"]
+STATES = ("right", "unknown", "wrong")
+_Gradients = list[np.ndarray | None]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Findings:
-    """What one run of a place shows.
+    """What one run of a place shows. The norms are those of all results, of what arrived, and of what left."""
 
-    Attributes:
-      value_norm, upstream_norm, gradient_norm: Of all results, of what arrived, and of what left.
-      inputs: One entry for each input that has a gradient; none if the place cannot be checked.
-      without_gradient: The names of inputs that the value depends on, and that the rule has no gradient for.
-      rounding: A sentence if the rounding of the model's dtypes matters.
-      reason: Why the rule cannot be checked; empty if it can.
-    """
+    value_norm: float = 0.0
+    upstream_norm: float = 0.0
+    gradient_norm: float = 0.0
+    state: State = "right"  # Whether the gradient is the vector-Jacobian product.
+    detail: str = ""  # The likely mistake, or why the state is unknown.
+    remarks: list[str] = dataclasses.field(default_factory=list)  # What else the user must know.
+    error: float = 0.0  # The largest error, relative to the largest that passes.
 
-    value_norm: float
-    upstream_norm: float
-    gradient_norm: float
-    inputs: list[InputCheck] = dataclasses.field(default_factory=list)
-    without_gradient: list[str] = dataclasses.field(default_factory=list)
-    rounding: str = ""
-    reason: str = ""
+    def add(self, state: State, detail: str, error: float = 0.0) -> None:
+        """Adds a finding. The worst one counts."""
+        self.error = max(self.error, error)
+        if STATES.index(state) > STATES.index(self.state):
+            self.state, self.detail = state, detail
+
+
+@dataclasses.dataclass(frozen=True)
+class _Answers:
+    """What the graph of a place gives for an upstream gradient: a gradient for each leaf, None if there is none."""
+
+    upstream: Arrays
+    values: Arrays
+    by_rule: _Gradients
+    expected: _Gradients
+
+    @property
+    def pairs(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """For each leaf that the rule has a gradient for: its number, the gradient, and the expected one."""
+        for i, (got, expected) in enumerate(zip(self.by_rule, self.expected, strict=True)):
+            if got is not None:
+                yield i, got, np.zeros_like(got) if expected is None else expected
+
+
+class LikeError(ValueError):
+    """A function in `like` does not fit."""
+
+
+class _Computation:
+    """The graph of a place as a function of its leaves and of what else was recorded."""
+
+    def __init__(self, place: Place, run: Run, name: str, like: Callable[..., Any] | None) -> None:
+        self.place, self.like, self._name = place, like, name
+        self._run = [tf.constant(x) for x in run.values]
+        self._traces: dict[bool, Any] = {}
+        self._has: dict[bool, list[list[bool]]] = {}
+
+    def answers(self, upstream: Arrays, double: bool) -> _Answers:
+        """The values and gradients in the dtypes of the model, or in double precision."""
+        dys = [tf.cast(dy, t.dtype) for dy, t in zip(upstream, self.place.results, strict=True)]
+        tensors = [in_double(t) if double else t for t in (*self._run, *dys)]
+        if double not in self._traces:
+            compute = lambda *given: self._compute(given[: len(self._run)], given[len(self._run) :], double)  # noqa: E731
+            self._traces[double] = trace(compute, [tf.TensorSpec(t.shape, t.dtype) for t in tensors])
+        found = iter(map(numbers, tf_internal.call_trace(self._traces[double], *tensors)))
+        values = [next(found) for _ in dys]
+        return _Answers(
+            upstream, values, *([next(found) if has else None for has in flags] for flags in self._has[double])
+        )
+
+    @property
+    def points(self) -> Arrays:
+        """The values of the leaves."""
+        return [numbers(t) for t in self._run[: len(self.place.leaves)]]
+
+    def function(self, double: bool) -> FlatFunction:
+        """The values as a function of the leaves, to differentiate it numerically."""
+        tensors, count = [in_double(t) if double else t for t in self._run], len(self.place.leaves)
+        specs = [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
+        value = trace(lambda *given: self._values(self._copy(given, double), double), specs)
+
+        def call(leaves: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+            moved = [tf.cast(leaf, t.dtype) for leaf, t in zip(leaves, tensors, strict=False)]
+            try:
+                return tf_internal.call_trace(value, *moved, *tensors[count:]), []
+            except tf.errors.OpError:  # Outside of the domain.
+                return [tf.fill(y.shape, tf.cast(math.nan, y.dtype)) for y in value.outputs], []
+
+        return FlatFunction(self.place.names, [numbers(t) for t in tensors[:count]], call, None)
+
+    @property
+    def tolerance(self) -> tuple[float, float]:
+        """The relative error that passes, and its part for small elements."""
+        if self.place.api in _SOLVERS:
+            return _TOLERANCE_OF_SOLVERS
+        constants = [op for op in all_operations(self._traces[False].graph.get_operations()) if op.type == "Const"]
+        return max([_ROUNDED_CONSTANTS[op.outputs[0].dtype] for op in constants if _is_rounded(op)], default=_TOLERANCE)
+
+    @property
+    def what_draws(self) -> str:
+        """What draws random numbers: "value", "rule" or an empty string."""
+        if self.place.draws:
+            return "value"
+        return "rule" if any(map(draws, self._traces[False].graph.get_operations())) else ""
+
+    def _copy(self, tensors: Sequence[tf.Tensor], double: bool) -> GraphCopy:
+        """A copy of the ops inside, for these values of what was recorded."""
+        place, graph = self.place, tf.compat.v1.get_default_graph()
+        handles = [(t, tf_internal.capture(graph, handle)) for t, handle in place.handles]
+        by_id = {id(t): handle for t, handle in handles}
+        read = {id(by_id[id(t)]): tensors[leaf] for t, leaf in place.stand_ins if id(t) in by_id}
+
+        def replace(copy: GraphCopy, op: Any, inputs: list[Any]) -> Sequence[Any] | None:
+            if inputs and id(inputs[0]) in read:
+                return [_read(op, read[id(inputs[0])], inputs[1:])]
+            if op.type.startswith("CheckNumerics"):
+                return inputs
+            if double:
+                return _in_double_precision(copy, op, inputs)
+            return copy_with_python_gradient(WORDING, copy, op, inputs, is_differentiated=False)
+
+        stand_ins = [(t, tensors[leaf]) for t, leaf in place.stand_ins if id(t) not in by_id]
+        others = zip(place.recorded[len(place.leaves) :], tensors[len(place.leaves) :], strict=False)
+        return GraphCopy([*handles, *stand_ins, *others], replace, pure=True)
+
+    def _values(self, copy: GraphCopy, double: bool) -> list[tf.Tensor]:
+        values = copy.tensors(self.place.results)
+        if self.like is not None:
+            given = copy.tensors([t for t in self.place.inputs if t.dtype != tf.resource])
+            values = [tf.convert_to_tensor(y) for y in tf.nest.flatten(self.like(*given))]
+            got, expected = [y.shape for y in values], [y.shape for y in self.place.results]
+            if len(got) != len(expected) or not all(map(tf.TensorShape.is_compatible_with, got, expected)):
+                raise LikeError(
+                    f"{API}: like[{self._name!r}] must return the shapes of the value, "
+                    f"{[shape.as_list() for shape in expected]}, got {[shape.as_list() for shape in got]}."
+                )
+        return [tf.identity(in_double(y) if double else y) for y in values]
+
+    def _compute(self, tensors: Sequence[tf.Tensor], dys: Sequence[tf.Tensor], double: bool) -> list[tf.Tensor]:
+        """The values, the gradients by the rule, and the expected ones. Notes which gradients there are."""
+        place, copy = self.place, self._copy(tensors, double)
+        values, recorded = self._values(copy, double), iter(tensors[len(place.recorded) :])
+        needed = [next(recorded) if t is None else copy.tensors([t])[0] for t in place.needed]
+        graph, leaves = tf_internal.FuncGraph("rule"), list(tensors[: len(place.leaves)])
+        with graph.as_default():
+            inputs = [tf_internal.graph_placeholder(t.dtype, t.shape) for t in place.new_op.inputs]
+            op = GraphCopy([]).copy_op(place.new_op, inputs)[0].op
+            upstream = [tf_internal.graph_placeholder(t.dtype, t.shape) for t in op.outputs]
+            found = [slices.to_dense(g) for g in tf_internal.find_gradient_function(op)(op, *upstream)]
+            parts = [[g for i in leaf if (g := found[place.offset + i]) is not None] for leaf in place.leaves]
+            gradients = [tf.add_n(group) if group else None for group in parts]
+        given = dict(zip(place.positions, dys, strict=True))
+        # An argument that tf.custom_gradient returns beside the results has no upstream gradient.
+        outer = [given[i] if i in given else tf.zeros_like(needed[i]) for i in range(len(upstream))]
+        stand_ins = [*zip([*inputs, *upstream], [*needed, *outer], strict=True)]
+        stand_ins += [(inside, outside) for outside, inside in graph.captures]
+        rule = GraphCopy(stand_ins, _in_double_precision if double else None, pure=True)
+        by_rule = [None if g is None else rule.tensors([g])[0] for g in gradients]
+        expected: list[Any] = [None] * len(leaves)
+        if not place.reason:
+            expected = [slices.to_dense(g) for g in tf.gradients(values, leaves, list(dys))]
+        self._has[double] = [[g is not None for g in group] for group in (by_rule, expected)]
+        return [*values, *(tf.convert_to_tensor(g) for g in (*by_rule, *expected) if g is not None)]
+
+
+def _read(op: Any, value: tf.Tensor, others: Sequence[tf.Tensor]) -> tf.Tensor:
+    """What an op that reads a variable returns, if the variable has this value."""
+    if op.type == "ResourceGather":
+        return tf.gather(value, others[0], batch_dims=op.get_attr("batch_dims"))
+    return tf.gather_nd(value, others[0]) if op.type == "ResourceGatherNd" else value
+
+
+def in_double(tensor: Any) -> Any:
+    """A floating-point or complex tensor in double precision; others as they are."""
+    double = _DOUBLE.get(tensor.dtype.base_dtype)
+    return tensor if double is None else tf.cast(tensor, double)
+
+
+def _in_double_precision(copy: GraphCopy, op: Any, inputs: list[Any]) -> Sequence[Any] | None:
+    """The outputs of an op in double precision; of an op that has none, computed in its own and cast."""
+    if op.type in control_flow.TYPES:
+        return None
+    if is_place(op):
+        return [in_double(t) for t in inputs[: len(op.outputs)]]  # Its value.
+    if op.type == "Const":
+        return [in_double(tf.constant(tf.make_ndarray(op.get_attr("value"))))]
+    # Python functions and variables have their dtypes, and Bitcast another value in another dtype.
+    if "PyFunc" not in op.type and op.type != "Bitcast" and all(t.dtype != tf.resource for t in inputs):
+        try:
+            return copy.copy_op(_DoubleOp(op), inputs)
+        except (TypeError, ValueError):
+            pass  # TensorFlow has no such op.
+    cast = [t if t.dtype == old.dtype else tf.cast(t, old.dtype) for t, old in zip(inputs, op.inputs, strict=True)]
+    return [in_double(t) for t in copy.copy_op(op, cast)]
+
+
+class _DoubleOp:
+    """An op with the attributes of the same op in double precision."""
+
+    def __init__(self, op: Any) -> None:
+        self._op = op
+        self.node_def = type(op.node_def).FromString(op.node_def.SerializeToString())
+        for attribute in self.node_def.attr.values():
+            if attribute.WhichOneof("value") == "type":
+                attribute.type = _DOUBLE_NUMBERS.get(attribute.type, attribute.type)
+            elif attribute.WhichOneof("value") == "list":
+                attribute.list.type[:] = [_DOUBLE_NUMBERS.get(number, number) for number in attribute.list.type]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._op, name)
+
+
+def _is_rounded(constant: Any) -> bool:
+    """Whether a constant was rounded to half precision. Whole numbers, and such as 0.5 and 0.75, are exact."""
+    if constant.outputs[0].dtype not in _ROUNDED_CONSTANTS:
+        return False
+    value = tf.make_ndarray(constant.get_attr("value")).astype(np.float64)
+    return bool(np.any((value % 1 != 0) & (4 * np.frexp(value)[0] % 1 != 0)))
 
 
 @np.errstate(all="ignore")  # What is not finite is noticed.
-def check(name: str, place: Place, run: Run, like: Callable[..., Any] | None, max_elements: int) -> Findings:
+def check(place: Place, run: Run, name: str, like: Callable[..., Any] | None, max_elements: int) -> Findings:
     """Compares the gradient at the numbers of one run, for its upstream gradient and for a random one."""
-    replay = Replay(place, run)
-    results = replay.results
-    arrived = [to_double_precision(tf.constant(dy)) for dy in run.upstream[: len(results)]]
-    value_norm, upstream_norm = _norm(results), _norm(arrived)
-    if place.reason:
-        return Findings(value_norm, upstream_norm, place.gradient_norm)
-    recorded = replay.rule(arrived)
-    norms = value_norm, upstream_norm, _norm([g for g in recorded if g is not None])
-    if replay.draws():
-        return Findings(*norms, reason="its rule draws random numbers")
-    replay.leave_out(recorded)
-    if not replay.values or any(np.any(np.isnan(y)) for y in results):
-        return Findings(*norms, without_gradient=replay.without_gradient)
-    # An infinite value, such as the -inf of a mask, has no derivative.
-    finite = [np.isfinite(y) for y in results]
-    upstream = [np.where(mask, dy, 0) for mask, dy in zip(finite, arrived, strict=True)]
-    function = intended = replay.function(upstream)
-    if like is not None:
-        intended = dataclasses.replace(function, call=replay.intended(like))
-        _check_like(name, intended, results)
-    inputs: list[InputCheck] = []
-    if 0 < _norm(upstream) < np.inf:
-        inputs = _Checker(replay, function, intended, upstream, max_elements).inputs()
-    if all(one.state != "wrong" for one in inputs):
-        # Zeros in the upstream hide errors, and so does an output that is small beside another one.
-        numbers, pairs = RandomNumbers(0), zip(results, finite, strict=True)
-        random = [np.where(mask, numbers.draw_like(y) / typical_size(y[mask]), 0) for y, mask in pairs]
-        others = _Checker(replay, function, intended, random, max_elements).inputs()
-        inputs = [_worse(*pair) for pair in zip(inputs, others, strict=True)] if inputs else others
-    rounding = ""
-    if all(np.all(mask) for mask in finite):
-        rounding = _rounding(place, [g for g in recorded if g is not None], function.rule(upstream))
-    reason = ""
-    if rounding and (replay.low_in_value or replay.low_in_rule) and any(one.state == "wrong" for one in inputs):
-        reason = "computed in float64, its gradient is another one, because an op or a residual has no float64"
-    return Findings(*norms, inputs, replay.without_gradient, rounding, reason)
-
-
-def _check_like(name: str, like: FlatFunction, results: Arrays) -> None:
-    """ValueError unless a function in `like` returns values of the right shapes."""
-    got, expected = [list(y.shape) for y in like.outputs(like.values)], [list(y.shape) for y in results]
-    if got != expected:
-        raise ValueError(f"{API}: like[{name!r}] must return the shapes of the value, {expected}, got {got}.")
-
-
-def _own_gradients(function: FlatFunction, finite: Arrays, upstream: Arrays) -> Gradients:
-    """TensorFlow's own gradient of a function, None where there is none."""
+    arrived = [numbers(dy) for dy in run.upstream]
+    found, computation = Findings(upstream_norm=_norm(arrived)), _Computation(place, run, name, like)
     try:
-        _, _, found = FlatFunction.gradients(function, to_tensors(function.values), to_tensors(upstream))
-    # An op has no gradient, or none for its attributes, or one that does not run.
-    except (LookupError, NotImplementedError, TypeError, ValueError, tf.errors.OpError):
-        return [None] * len(function.values)
-    return [None if g is None else np.where(m, to_double_precision(g), 0) for g, m in zip(found, finite, strict=True)]
+        own = computation.answers(arrived, double=False)
+        found.value_norm, found.gradient_norm = _norm(own.values), _norm(own.by_rule)
+        if not place.reason:
+            _check(computation, own, max_elements, found)
+    except LikeError:
+        raise
+    except Exception as error:  # For example, TensorFlow's gradient of an op does not take its attributes.
+        found.add("unknown", f"computing it again fails: {in_one_line(error)}")
+    if place.reason:
+        found.state, found.detail = "unknown", place.reason
+    return found
 
 
-def _worse(first: InputCheck, other: InputCheck) -> InputCheck:
-    """The finding for the upstream gradient of the run, unless the one for a random upstream gradient is worse."""
-    if _STATES.index(other.state) <= _STATES.index(first.state):
-        return first
-    has_hint = not other.detail.startswith(other.name)
-    if other.state == "wrong" and first.state == "right" and not has_hint:
-        return dataclasses.replace(other, detail=OTHERS_ARE_WRONG)
-    return other
+def _check(computation: _Computation, own: _Answers, max_elements: int, found: Findings) -> None:
+    """Compares in the dtypes of the model, then in double precision, and then lets numeric differentiation decide."""
+    names, double, gradients = computation.place.names, False, [got for _, got, _ in own.pairs]
+    pairs = list(zip(names, own.by_rule, own.expected, strict=True))
+    missing = " and ".join(name for name, got, g in pairs if got is None and g is not None and np.any(g))
+    # Such as a matrix, if the value is computed from its Cholesky factor.
+    unused = " and ".join(name for name, got, g in pairs if got is not None and np.any(got) and g is None)
+    if missing:
+        unused = f", and a gradient for {unused}, on which it does not" if unused else ""
+        found.remarks.append(f"The rule returns None for {missing}, on which the value depends{unused}.")
+    if not gradients:
+        return found.add("unknown", "its rule returns no gradient")
+    compared = _compare(computation, own, double)
+    if any(np.any(mask) for _, masks in compared for mask in masks.values()) or not _are_finite(own.values):
+        try:
+            exact = computation.answers(own.upstream, double=True)
+            compared, double = _compare(computation, exact, True), True
+            found.remarks += _rounding(own, exact)
+        except (tf.errors.OpError, TypeError, ValueError):
+            pass  # An op has no double precision, so what was found in the dtypes of the model counts.
+    if not all(np.all(~np.isnan(y)) for answers, _ in compared for y in answers.values):
+        return found.add("unknown", "its value is not finite")
+    if double and _are_finite(own.upstream) and not _are_finite(gradients):
+        found.add("wrong", "The gradient is not finite.", math.inf)
+    for k, (answers, masks) in enumerate(compared):
+        is_right = k and found.state == "right"
+        for i, mask in masks.items():
+            if np.any(mask) and found.state != "wrong":
+                found.add(*_decide(computation, answers, i, mask, double, max_elements))
+        if is_right and found.state == "wrong" and found.detail.startswith(tuple(names)):
+            found.detail = _OTHERS_ARE_WRONG
+    return None
 
 
-def _rounding(place: Place, recorded: Arrays, exact: Arrays) -> str:
-    """A sentence if the gradient in the model's dtypes is far from the one in double precision."""
-    dtypes = {t.dtype.base_dtype.real_dtype for t in place.inputs if t.dtype.is_floating or t.dtype.is_complex}
-    error, size = _norm([g - e for g, e in zip(recorded, exact, strict=True)]), _norm(exact)
-    if not dtypes or not error > _MENTIONED_ROUNDING * size or not size < math.inf:
-        return ""
-    dtype = min(dtypes, key=lambda dtype: dtype.size).name
-    return f"Rounding in {dtype} changes it by {100 * error / size:.0f} %." if size else f"Without {dtype}, it is zero."
+def _compare(
+    computation: _Computation, answers: _Answers, double: bool
+) -> list[tuple[_Answers, dict[int, np.ndarray]]]:
+    """The answers for the upstream gradient that arrived and for a random one, with masks of where they differ."""
+    random = RandomNumbers(0)
+    finite = [
+        np.isfinite(y) for y in answers.values
+    ]  # An infinite value, such as the -inf of a mask, has no derivative.
+    # Zeros in the upstream hide errors, and so does an output that is small beside another one.
+    sizes = [typical_size(y[m]) for y, m in zip(answers.values, finite, strict=True)]
+    drawn = [random.draw_like(y) * (min(sizes) / size) for y, size in zip(answers.values, sizes, strict=True)]
+    dys = [np.where(m, dy, 0) for m, dy in zip(finite, drawn, strict=True)]
+    found = [computation.answers(dys, double)]
+    if _are_finite(answers.upstream) and any(np.any(dy) for dy in answers.upstream):
+        dys = [np.where(m, dy, 0) for dy, m in zip(answers.upstream, finite, strict=True)]
+        found.insert(0, answers if all(map(np.all, finite)) else computation.answers(dys, double))
+    points, (rtol, shared) = computation.points, computation.tolerance
+    is_constant = computation.like is not None or any(op.type == "StopGradient" for op in computation.place.inside)
+    compared = []
+    for one in found:
+        masks = {}
+        for i, got, expected in one.pairs:
+            if _reads_one_triangle(points[i], got, expected):
+                expected = (expected + np.swapaxes(expected, -1, -2).conj()) / 2
+            size = np.abs(expected)
+            allowed = rtol * (size + shared * np.max(size, initial=0.0, where=np.isfinite(size)))
+            # TensorFlow's gradient through a comparison is zero.
+            is_zero = not (np.any(got) or np.any(expected) or is_constant)
+            masks[i] = (is_zero | ~(np.abs(got - expected) <= allowed)) & np.isfinite(points[i])
+        compared.append((one, masks))
+    return compared
 
 
-def _norm(arrays: Arrays) -> float:
-    return float(norm(np.concatenate([np.abs(array).ravel() for array in arrays]))) if arrays else 0.0
+def _reads_one_triangle(x: np.ndarray, got: np.ndarray, expected: np.ndarray) -> bool:
+    """Whether a function of symmetric matrices, such as `eigh`, reads one triangle, and its rule is symmetric."""
+    if x.ndim < 2 or x.shape[-1] != x.shape[-2] or (np.any(np.triu(expected, 1)) and np.any(np.tril(expected, -1))):
+        return False
+    return all(
+        np.allclose(a, np.swapaxes(a, -1, -2).conj(), rtol=1e-5, atol=1e-6 * np.max(np.abs(a))) for a in (x, got)
+    )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Slope:
-    """A numeric derivative along a direction.
+def _decide(
+    computation: _Computation, answers: _Answers, i: int, mask: np.ndarray, double: bool, max_elements: int
+) -> tuple[State, str, float]:
+    """Whether the rule is right where it differs from TensorFlow's gradient: a state, a detail and the error."""
+    name = computation.place.names[i]
+    got, own = next((got, own) for k, got, own in answers.pairs if k == i)
+    mistake = _mistake(computation.place.names, answers, i, mask)
+    if computation.what_draws:
+        return "unknown", f"its {computation.what_draws} draws random numbers; at a fixed seed: {mistake}", 0.0
+    if not _are_finite([got[mask]]):
+        return "wrong", "The gradient is not finite.", math.inf
+    if computation.like is not None:
+        return "wrong", mistake, math.inf
+    function = computation.function(double)
+    numeric, rtol = NumericDerivatives(function, answers.upstream), computation.tolerance[0]
+    is_right = is_same = not np.any((got != own)[mask])  # Zeros.
+    for direction, where in _directions(function.values[i], mask, np.abs(got - own), max_elements):
+        if where == _ELSEWHERE and not is_right:
+            continue
+        (estimate,) = numeric.directional_derivative(i, [direction])
+        error, error_of_own = (_error_along(g, direction, estimate, rtol) for g in (got, own))
+        if math.isnan(error) or (error <= 1 and error_of_own <= 1 and double and not is_same):
+            continue  # There is a kink, or the derivative is not exact enough to tell them apart.
+        if error > 1:
+            along = f"{name}{where}: {_got(_along(got, direction), float(estimate.value))}"
+            return "wrong", mistake if error_of_own <= 1 and where != _ELSEWHERE else along, error
+        if where == _ELSEWHERE or (np.count_nonzero(direction) > 1 and not error_of_own > 1):
+            return "right", "", error
+        is_right = True
+    if is_right:
+        return "right", "", 0.0
+    return "unknown", f"the numeric derivative by {name} is uncertain: there may be a kink", 0.0
 
-    Attributes:
-      value: The derivative.
-      bend: How much the slopes on both sides differ.
-      noise: Its error through rounding.
-    """
 
-    value: float
-    bend: float
-    noise: float
-
-    def is_known(self, size: float) -> bool:
-        """Whether it can be compared with a gradient whose terms have this size."""
-        size = max(size, abs(self.value))
-        if not self.bend <= _MAX_BEND * size + self.noise:  # There is a kink, or what is not finite.
-            return False
-        return self.noise <= _MAX_NOISE * size or (size <= self.noise and self.value == 0)
+_ELSEWHERE = ", where TensorFlow's gradient is the same and wrong"
 
 
-_UNKNOWN = _Slope(math.nan, math.inf, 0.0)
+def _directions(
+    x: np.ndarray, mask: np.ndarray, differences: np.ndarray, max_elements: int
+) -> Iterator[tuple[np.ndarray, str]]:
+    """Directions of the elements at which the gradients differ, of the others, and then of single elements."""
+    random, finite = RandomNumbers(1), np.isfinite(x)  # Not the numbers of the random upstream gradient.
+    still = np.where(finite, x, 0)
+    # A small element can be near the end of the domain.
+    for min_move in (1.0, 0.0):
+        yield random.draw_direction(still, min_move) * mask, ", along a random direction"
+    yield random.draw_direction(still, 1.0) * (finite & ~mask), _ELSEWHERE
+    worst = np.flatnonzero(mask)
+    order = np.argsort(-np.nan_to_num(differences.ravel()[worst], nan=np.inf), kind="stable")
+    for element in worst[order][:max_elements]:
+        index = [int(k) for k in np.unravel_index(element, x.shape)]
+        for part in (1.0, 1j) if np.iscomplexobj(x) else (1.0,):
+            direction = np.zeros_like(still)
+            direction.reshape(-1)[element] = part * max(abs(still.ravel()[element]), typical_size(still))
+            yield direction, f" at {index}" if index else ""
 
 
-class _Checker:
-    """Compares the rule of a place with numeric differentiation, for one upstream gradient."""
-
-    def __init__(
-        self,
-        replay: Replay,
-        function: PlaceFunction,
-        intended: FlatFunction,
-        upstream: Arrays,
-        max_elements: int,
-    ) -> None:
-        self._finite = replay.finite
-        self._upstream = upstream
-        self._max_elements = max_elements
-        self._gradients = function.rule(upstream)
-        self._own = _own_gradients(intended, replay.finite, upstream)
-        _, self._step, rounding = _precision(replay.low_in_value)
-        rounded = (_ROUNDED_CONSTANTS[dtype] for dtype in replay.rounded_constants)
-        self._rtol = max([_precision(replay.low_in_value | replay.low_in_rule)[0], *rounded])
-        # The terms of a small element can be as large as the largest element.
-        self._shared = 1.0 if replay.rounded_constants else _SHARED_TOLERANCE
-        self._function = function
-        self._intended = dataclasses.replace(intended, step=None if self._step < 1e-3 else self._step)
-        self._center = intended.outputs(intended.values)
-        pairs = zip(upstream, finite_part(self._center), strict=True)
-        self._noise = _ROUNDINGS * rounding * _norm([dy * y for dy, y in pairs])
-        self._numbers = RandomNumbers(1)  # Not the numbers of the random upstream gradient.
-
-    def inputs(self) -> list[InputCheck]:
-        """What is found for each input."""
-        return [self._input(i) for i in range(len(self._gradients))]
-
-    def _input(self, i: int) -> InputCheck:
-        name, gradient, own = self._function.names[i], self._gradients[i], self._own[i]
-        size = gradient.size
-        if not size:
-            return InputCheck(name, "right", size)
-        if own is not None and not np.all(np.isfinite(own)):
-            own = None
-        if self._reads_one_triangle(i):
-            return self._symmetric(i)
-        failure = None
-        for direction, step in self._directions(i):
-            leaves_out = np.any((direction == 0) & self._finite[i])
-            if not np.any(direction) or (failure and leaves_out):  # It would not see what has failed.
-                continue
-            terms = max(_norm([gradient * direction]), 0.0 if own is None else _norm([own * direction]))
-            slope = self._known_slope(i, direction, step, terms)
-            if slope is None:
-                continue
-            along = self._along(i, direction, slope, terms, "a random direction")
-            if own is not None and self._error_along(own, direction, slope, terms) <= 1:
-                return self._against_own(i, own, along if along.state == "wrong" else None)
-            if along.state == "right":
-                return along
-            failure = failure or along
-        if own is not None and np.any(own) and not np.any(self._differ(gradient, own)):
-            return InputCheck(name, "own", size)
-        elements = self._numbers.choose_elements(size, self._max_elements)
-        known, numeric = self._by_elements(i, elements)
-        elements, numeric = elements[known], numeric[known]
-        if np.any(self._differ(gradient.ravel()[elements], numeric)):
-            return self._wrong(i, elements, numeric, elements, numeric)
-        if elements.size and size <= self._max_elements:
-            return InputCheck(name, "right", size, checked=elements.size)
-        return failure or InputCheck(name, "uncertain", size)
-
-    def _along(self, i: int, direction: np.ndarray, slope: "_Slope", terms: float, where: str) -> InputCheck:
-        """Compares the gradient with a slope along a direction."""
-        name, gradient = self._function.names[i], self._gradients[i]
-        error, size = self._error_along(gradient, direction, slope, terms), gradient.size
-        if error <= 1:
-            return InputCheck(name, "right", size, together=size, error=error)
-        detail = f"{name}, along {where}: {_got(_along(gradient, direction), slope.value)}"
-        return InputCheck(name, "wrong", size, together=size, error=error, detail=detail)
-
-    def _error_along(self, gradient: np.ndarray, direction: np.ndarray, slope: "_Slope", terms: float) -> float:
-        """The error of a gradient along a direction, relative to the largest that passes."""
-        # A few kinks among many elements bend the slope a little.
-        allowed = self._rtol * max(terms, abs(slope.value)) + slope.noise + slope.bend
-        return abs(_along(gradient, direction) - slope.value) / allowed if allowed else 0.0
-
-    def _against_own(self, i: int, own: np.ndarray, failure: InputCheck | None) -> InputCheck:
-        """Compares all elements with TensorFlow's own gradient, and those that differ with the numeric derivative.
-
-        If none of these derivatives is known, `failure` counts: what was found along the direction.
-        """
-        gradient, name, size = self._gradients[i], self._function.names[i], self._gradients[i].size
-        differ = np.flatnonzero(self._differ(gradient, own))
-        if not differ.size:
-            return InputCheck(name, "right", size, checked=size)
-        worst = differ[np.argsort(-np.abs(gradient - own).ravel()[differ])][: self._max_elements]
-        known, numeric = self._by_elements(i, worst)
-        worst, numeric = worst[known], numeric[known]
-        is_wrong = self._differ(gradient.ravel()[worst], numeric, float(np.max(np.abs(own))))
-        if np.any(is_wrong):
-            sample = self._numbers.choose_elements(size, self._max_elements)
-            return self._wrong(i, worst[is_wrong], numeric[is_wrong], sample, own.ravel()[sample], differ.size)
-        if failure:
-            return failure
-        checked = size - differ.size + worst.size  # The others are at a kink.
-        return InputCheck(name, "right" if checked else "uncertain", size, checked=checked)
-
-    def _directions(self, i: int) -> Iterator[tuple[np.ndarray, float]]:
-        """Directions of all elements, and steps, in the order in which they are tried."""
-        x, finite = self._function.values[i], self._finite[i]
-
-        def draw(min_move: float) -> np.ndarray:
-            return self._numbers.draw_direction(x, min_move) * finite
-
-        smaller, larger = (0.01, 100.0) if self._step < 1e-3 else (0.3, 3.0)
-        yield draw(1.0), self._step
-        # Zeros can be kinks, and a small element can be near the end of the domain.
-        yield draw(0.0) * (x != 0), self._step
-        yield draw(1.0), smaller * self._step
-        yield draw(0.0) * (x != 0), larger * self._step
-        yield draw(1.0), smaller**2 * self._step
-
-    def _reads_one_triangle(self, i: int) -> bool:
-        """Whether an input is a symmetric matrix of which only one triangle is read, as `cholesky` does."""
-        x = self._function.values[i]
-        is_square = x.ndim > 1 and x.shape[-1] == x.shape[-2] > 1
-        if not is_square or not np.array_equal(x, np.swapaxes(x, -1, -2).conj()):
-            return False
-        direction = self._numbers.draw_direction(x, 1.0) * self._finite[i]
-        triangles = (np.triu(direction, 1), np.tril(direction, -1))
-        slopes = [self._slope(i, triangle, self._step) for triangle in triangles]
-        return sum(slope.value == 0 and slope.bend == 0 for slope in slopes) == 1
-
-    def _symmetric(self, i: int) -> InputCheck:
-        """Compares along directions that keep a matrix symmetric."""
-        name, gradient = self._function.names[i], self._gradients[i]
-        for direction, step in self._directions(i):
-            direction = (direction + np.swapaxes(direction, -1, -2).conj()) / 2
-            terms = _norm([gradient * direction])
-            slope = self._known_slope(i, direction, step, terms)
-            if slope is not None:
-                return self._along(i, direction, slope, terms, "a random symmetric direction")
-        return InputCheck(name, "uncertain", gradient.size)
-
-    def _known_slope(self, i: int, direction: np.ndarray, step: float, terms: float) -> "_Slope | None":
-        """The derivative along a direction, or None if it cannot be compared with a gradient of this size."""
-        slope = self._slope(i, direction, step)
-        if slope.is_known(terms):
-            return slope
-        finer = self._slope(i, direction, 0.1 * step)
-        # Where a derivative vanishes, the curvature shows, which a smaller step removes; a kink stays.
-        is_smooth = finer.bend <= 0.2 * slope.bend < math.inf
-        return finer if is_smooth and finer.noise <= _MAX_NOISE * max(terms, abs(finer.value)) else None
-
-    def _slope(self, i: int, direction: np.ndarray, step: float) -> "_Slope":
-        """The derivative of Re sum(conj(dy) * f) by input `i`, along a direction."""
-        net = []
-        for t in (step, -step):
-            values = list(self._intended.values)
-            values[i] = values[i] + t * direction
-            try:
-                outputs = self._intended.outputs(values)
-            except tf.errors.OpError:  # Outside of the domain.
-                return _UNKNOWN
-            if [y.shape for y in outputs] != [y.shape for y in self._center]:
-                return _UNKNOWN
-            pairs = zip(self._upstream, changes_of(outputs, self._center), strict=True)
-            net.append(sum(float(np.sum(np.real(np.conj(dy) * change))) for dy, change in pairs))
-        right, left = net[0] / step, -net[1] / step
-        return _Slope((right + left) / 2, abs(right - left), self._noise / step)
-
-    def _by_elements(self, i: int, elements: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Whether the numeric derivative by each of these elements is known, and the derivative."""
-        x, gradient = self._function.values[i], self._gradients[i].ravel()
-        known, found = self._finite[i].ravel()[elements], np.zeros(elements.size, x.dtype)
-        typical = typical_size(x)
-        for k, element in enumerate(elements):
-            move = max(abs(x.ravel()[element]), typical)
-            for part in (1.0, 1j) if np.iscomplexobj(x) else (1.0,):
-                direction = np.zeros_like(x)
-                direction.reshape(-1)[element] = part * move
-                slope = self._known_slope(i, direction, self._step, abs(gradient[element]) * move)
-                if slope is None:
-                    known[k] = False
-                elif abs(slope.value) > slope.noise:
-                    found[k] += part * slope.value / move
-        return known, found
-
-    def _differ(self, actual: np.ndarray, expected: np.ndarray, largest: float | None = None) -> np.ndarray:
-        """Where two gradients are not equal up to the tolerance."""
-        return ~(np.abs(actual - expected) <= self._allowed(expected, largest))
-
-    def _allowed(self, expected: np.ndarray, largest: float | None = None) -> np.ndarray:
-        """The errors that pass, by element."""
-        if largest is None:
-            largest = float(np.max(np.abs(expected), initial=0.0))
-        return self._rtol * (np.abs(expected) + self._shared * largest)
-
-    def _wrong(
-        self, i: int, wrong: np.ndarray, numeric: np.ndarray, sample: np.ndarray, expected: np.ndarray, count: int = 0
-    ) -> InputCheck:
-        """The finding for a gradient with wrong elements. The hint is from a sample of all elements."""
-        gradient, name = self._gradients[i], self._function.names[i]
-        errors = np.abs(gradient.ravel()[wrong] - numeric)
-        worst = int(np.argmax(errors))
-        index = [int(k) for k in np.unravel_index(wrong[worst], gradient.shape)]
-        detail = f"{name}{f' at {index}' if index else ''}: {_got(gradient[tuple(index)], numeric[worst])}"
-        if count > 1:
-            detail += f" {count:,} of {gradient.size:,} elements differ."
-        hint = ""
-        if np.any(self._differ(gradient.ravel()[sample], expected)):
-            hint = self._hint(i, sample, expected)
-        checked = gradient.size if count else sample.size
-        error = float(np.max(np.nan_to_num(errors / self._allowed(numeric), nan=np.inf)))
-        return InputCheck(name, "wrong", gradient.size, checked, gradient.size - checked, error, hint or detail)
-
-    def _hint(self, i: int, elements: np.ndarray, expected: np.ndarray) -> str:
-        zeros = np.zeros(elements.size)
-
-        def reference(j: int, values: np.ndarray) -> Reference:
-            shape, dtype = self._gradients[j].shape, tf.as_dtype(self._gradients[j].dtype)
-            estimate = Estimate(values, zeros, np.abs(values), zeros, zeros)
-            return Reference(self._function.names[j], shape, dtype, "", elements, estimate)
-
-        pairs = ((j, g) for j, g in enumerate(self._own) if j != i and g is not None)
-        others = [reference(j, g.ravel()[elements]) for j, g in pairs if g.shape == self._gradients[i].shape]
-        wrong, gradient = reference(i, expected), self._gradients[i]
-        return (
-            _hints.hint_from_numbers(wrong, others, gradient, is_trusted=True)
-            or _hints.hint_from_ratio(wrong, gradient)
-            or _hints.hint_from_upstreams(self._function, self._intended, self._upstream, i, wrong, gradient)
-        )
+def _error_along(gradient: np.ndarray, direction: np.ndarray, estimate: Estimate, rtol: float) -> float:
+    """The error relative to the largest that passes; nan if the numeric derivative is not known."""
+    terms = max(float(estimate.scale), float(norm(np.where(direction == 0, 0, gradient * direction))))
+    if not estimate.error <= _KNOWN * terms and estimate.scale != 0:
+        return math.nan
+    difference = abs(_along(gradient, direction) - estimate.value)
+    return float(difference / (rtol * terms + estimate.error)) if difference != 0 else 0.0
 
 
 def _along(gradient: np.ndarray, direction: np.ndarray) -> float:
-    return float(np.sum(np.real(np.conj(gradient) * direction)))
+    return float(np.sum(np.real(np.conj(np.where(direction == 0, 0, gradient)) * direction)))
+
+
+def _mistake(names: Sequence[str], answers: _Answers, i: int, mask: np.ndarray) -> str:
+    """The likely mistake in the gradient of a leaf, or the element with the largest difference."""
+    references = {k: exact_reference(names[k], own, tf.as_dtype(own.dtype), "") for k, _, own in answers.pairs}
+    got, own = next((got, own) for k, got, own in answers.pairs if k == i)
+    others = [reference for k, reference in references.items() if k != i]
+    hint = _hints.hint_from_numbers(references[i], others, got, is_trusted=True)
+    hint = hint or _hints.hint_from_ratio(references[i], got)
+    if hint:
+        return hint
+    worst = int(np.argmax(np.where(mask, np.nan_to_num(np.abs(got - own), nan=np.inf), -1)))
+    index, count = [int(k) for k in np.unravel_index(worst, got.shape)], int(np.count_nonzero(mask))
+    text = f"{names[i]}{f' at {index}' if index else ''}: {_got(got.ravel()[worst], own.ravel()[worst])}"
+    return f"{text} {count:,} of {got.size:,} elements differ." if count > 1 else text
 
 
 def _got(got: complex, expected: complex) -> str:
     return f"got {got:.6g}, expected {expected:.6g}."
 
 
-def _precision(low: set[tf.DType]) -> tuple[float, float, float]:
-    """The tolerance, step and rounding for the lowest of these dtypes."""
-    return max((_PRECISION[dtype.real_dtype] for dtype in low), default=_PRECISION[tf.float64])
+def _rounding(own: _Answers, exact: _Answers) -> list[str]:
+    """A remark if the gradient in the model's dtypes is far from the one in double precision."""
+    pairs = [(got, precise) for got, precise in zip(own.by_rule, exact.by_rule, strict=True) if got is not None]
+    error, size = _norm([got - precise for got, precise in pairs]), _norm([precise for _, precise in pairs])
+    if error <= _MENTIONED_ROUNDING * size or not size < math.inf:
+        return []
+    if not math.isfinite(error):
+        return ["In float64 it is finite."]
+    return [f"Rounding changes it by {100 * error / size:.0f} %." if size else "In float64 it is zero."]
+
+
+def _norm(arrays: Sequence[np.ndarray | None]) -> float:
+    parts = [np.abs(array).ravel() for array in arrays if array is not None]
+    return float(norm(np.concatenate(parts))) if parts else 0.0
+
+
+def _are_finite(arrays: Sequence[np.ndarray]) -> bool:
+    return all(bool(np.all(np.isfinite(array))) for array in arrays)

@@ -3,15 +3,16 @@
 import contextlib
 import dataclasses
 import functools
-import math
+import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import python_op, slices, tf_internal
-from tf_cg_ops._src.custom_gradient import rule_op
+from tf_cg_ops._src.custom_gradient import live_rule, rule_op
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy, captures_of
@@ -21,13 +22,11 @@ from tf_cg_ops._src.rewrite.traced_call import trace
 from ._report import in_one_line
 
 API = "audit"
-RAISES = "Computing its gradient fails:"
-_WORDING = without_gradient_function(API)
+WORDING = without_gradient_function(API)
 # Their gradients only recompute the function. Without them, what is inside gets an upstream gradient of its own.
-_RECOMPUTING = frozenset(["recompute_grad", "scan", "while_loop", "layers.Recompute"])
-
-
+_RECOMPUTING = frozenset(["recompute_grad", "scan", "while_loop", "layers.Recompute", "keras.remat"])
 PASSING = frozenset(["watch_gradient", "layers.WatchGradient"])
+_RANDOM = re.compile("Random|Multinomial|TruncatedNormal|^Fractional|^Stateful(Std|Uni)|^Stateless.*Normal")
 _PROBE = "TfCgOpsAudit"
 
 
@@ -38,77 +37,76 @@ def _probe_gradient(op: Any, *dys: Any) -> list[Any]:
 
 @dataclasses.dataclass
 class Run:
-    """The arrays of one run of a place: an upstream gradient for each output, and the payload."""
+    """The arrays of one run of a place: an upstream gradient for each result, and a value for each `Place.recorded`."""
 
     upstream: list[np.ndarray]
-    payload: list[np.ndarray]
+    values: list[np.ndarray]
 
 
 @dataclasses.dataclass
 class Place:
-    """An op with a gradient of its own.
-
-    Attributes:
-      op: The op in the traced graph.
-      new_op: Its copy in the graph that ran, an op of this library.
-      results, inputs: The tensors of `op`, between which its function computes.
-      kind: "embed_gradient", "custom_gradient", "tf.custom_gradient".
-      inside: The ops that compute the results from the inputs, in order.
-      boundary: What else these ops read.
-      siblings: Tensors that are an input once more, and which one.
-      reached: The inputs that the results depend on.
-      originals: For inputs of `new_op` that the ops inside compute, their tensor in the graph of `op`.
-      rounded: The dtypes of residuals that the rule reads, if they cannot be computed again in double precision.
-      payload: What is recorded, tensors of the new graph: the inputs of `new_op`, then the boundary.
-      handles: The handle of a variable for each position of the payload that has one.
-      reason: Why the place cannot be checked; empty if it can.
-      runs: The first run, and the last one whose upstream gradients so far were finite.
-      count: How often a gradient arrived.
-      order: Its place in the backward pass; -1 if no gradient arrived.
-      gradient_norm: The largest norm of what left by one input, if the place cannot be checked.
-    """
+    """An op with a gradient of its own. Except for `new_op`, ops and tensors are those of the traced graph."""
 
     op: Any
-    new_op: Any
-    kind: str
-    results: list[Any]
-    inputs: list[Any]
-    inside: list[Any] = dataclasses.field(default_factory=list)
-    boundary: list[Any] = dataclasses.field(default_factory=list)
-    siblings: list[tuple[Any, Any]] = dataclasses.field(default_factory=list)
-    reached: set[Any] = dataclasses.field(default_factory=set)
-    originals: dict[int, Any] = dataclasses.field(default_factory=dict)
-    rounded: set[tf.DType] = dataclasses.field(default_factory=set)
-    payload: list[Any] = dataclasses.field(default_factory=list)
-    handles: dict[int, Any] = dataclasses.field(default_factory=dict)
-    reason: str = ""
-    runs: list[Run] = dataclasses.field(default_factory=list)
-    count: int = 0
-    order: int = -1
+    new_op: Any  # Its copy in the graph that ran, an op of this library.
+    api: str  # The function that made it, such as "custom_gradient", "embed_gradient" or "tf.custom_gradient".
+    positions: list[int] = field(default_factory=list)  # The outputs that it gives a gradient to.
+    # What it gives a gradient for, at the inputs of `new_op` from `offset`.
+    inputs: list[Any] = field(default_factory=list)
+    offset: int = 0
+    # For each input of `new_op` the tensor that it is a copy of, or None.
+    needed: list[Any] = field(default_factory=list)
+    # The positions of the inputs that have gradients. Those of the same tensor or variable are together, as one leaf.
+    leaves: list[list[int]] = field(default_factory=list)
+    # The tensors that have the value of a leaf, each with its number.
+    stand_ins: list[tuple[Any, int]] = field(default_factory=list)
+    # The ops that compute the results, and what the rule reads, from the leaves.
+    inside: list[Any] = field(default_factory=list)
+    # Tensors to record: one for each leaf, then what the ops inside read besides.
+    recorded: list[Any] = field(default_factory=list)
+    # Of variables among these tensors, each with the handle outside of graphs.
+    handles: list[tuple[Any, Any]] = field(default_factory=list)
+    draws: bool = False  # Whether the random numbers in its value depend on the inputs.
+    reason: str = ""  # Why the place is not checked; empty if it is.
+    failed: bool = False  # Whether its gradient cannot be computed.
+    # The first run, and the last one whose upstream gradients so far were finite.
+    runs: list[Run] = field(default_factory=list)
+    count: int = 0  # How often a gradient arrived.
+    order: int = -1  # Its place in the backward pass; -1 if no gradient arrived.
     has_finite_upstream: bool = True
-    gradient_norm: float = 0.0
 
     @property
-    def api(self) -> str:
-        """The function of this library that made the op."""
-        return rule_op.api(self.op) if self.kind == "custom_gradient" else self.kind
+    def results(self) -> list[Any]:
+        """What the ops inside compute."""
+        return [self.op.inputs[i] for i in self.positions]
 
-
-def custom_places(graph: Any) -> Iterator[Any]:
-    """The ops with a gradient of their own in a graph and in the functions, loops and conditionals that it calls."""
-    for op in graph.get_operations():
-        if is_place(op):
-            yield op
-        if op.type in control_flow.TYPES:
-            for function in control_flow.functions_of(op):
-                yield from custom_places(function)
+    @property
+    def names(self) -> list[str]:
+        """The names of the leaves."""
+        return [f"input {' and '.join(map(str, leaf))}" for leaf in self.leaves]
 
 
 def is_place(op: Any) -> bool:
     """Whether the op has a gradient of its own."""
-    if op.type in ("CustomGradientEmbed", "CustomGradientRule"):
-        return True
-    return tf_internal.has_python_gradient(op)
+    return op.type in ("CustomGradientEmbed", "CustomGradientRule") or tf_internal.has_python_gradient(op)
+
+
+def all_operations(ops: Sequence[Any]) -> Iterator[Any]:
+    """These ops, and the ops of the functions, loops and conditionals that they call."""
+    for op in ops:
+        yield op
+        for function in control_flow.functions_of(op) if op.type in control_flow.TYPES else []:
+            yield from all_operations(function.get_operations())
+
+
+def draws(op: Any) -> bool:
+    """Whether an op, or a function that it calls, draws random numbers."""
+    return any(_RANDOM.search(inner.type) for inner in all_operations([op]))
+
+
+def numbers(array: Any) -> np.ndarray:
+    """The array in float64 or complex128."""
+    return np.asarray(array, np.complex128 if np.iscomplexobj(array) else np.float64)
 
 
 class Recording:
@@ -132,16 +130,14 @@ class Recording:
             here = tf.compat.v1.get_default_graph()
             xs = [x for x in inputs if tf_internal.is_trainable(x)]
             xs += [tf_internal.capture(here, outside) for _, outside in [*values, *handles]]
-            gradients = tf.gradients(ys, xs, grad_ys=upstream(outputs))
-            effects = [g.op for g in gradients if isinstance(g, tf.Tensor)]
-            effects += [g.values.op for g in gradients if isinstance(g, tf.IndexedSlices)]
-            with tf.control_dependencies(effects):
+            gradients = [g for g in tf.gradients(ys, xs, grad_ys=upstream(outputs)) if g is not None]
+            with tf.control_dependencies([tf.nest.flatten(g, expand_composites=True)[0].op for g in gradients]):
                 return [tf.identity(output) for output in outputs]
 
         return trace(flat_function, [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors])
 
     def run(self, traced: Any, tensors: Sequence[tf.Tensor]) -> None:
-        """Runs the copy."""
+        """Runs the copy, and puts the places into the order of the backward pass."""
         tf_internal.call_trace(traced, *tensors)
         self.places.sort(key=lambda place: place.order if place.order >= 0 else self._num_arrived)
 
@@ -150,271 +146,199 @@ class Recording:
             return inputs  # What is not finite is to be found, and not to end the run.
         if not is_place(op):
             return None
-        reason = _reason_without_rule(op)
-        if reason:
-            return self._without_rule(op, inputs, reason)
-        places: list[Place] = []
-
-        def note_what_leaves(*gradients: Any) -> list[Any]:
-            if not places or not places[0].reason:
-                return list(gradients)  # The check runs the rule again.
-            note = functools.partial(_note_what_leaves, places[0])
-            return self._after(places[0], note, gradients, [])
-
-        # One by one: a probe of several would pass zeros to those that have no gradient.
-        inputs = [_probed([tensor], note_what_leaves)[0] for tensor in inputs]
-        try:
-            outputs: Sequence[Any] | None = copy_with_python_gradient(
-                _WORDING, copy, op, inputs, is_differentiated=False
-            )
-        except Exception as error:  # The user's gradient function raised it, and the row says so.
-            return self._without_rule(op, inputs, f"{RAISES} {in_one_line(error)}.")
-        if outputs is None:
-            outputs = copy.copy_op(op, inputs)
-        place = _place(op, outputs[0].op, copy)
-        places.append(place)
-        _find_inside(place)
+        api = {"CustomGradientRule": rule_op.api, "CustomGradientEmbed": lambda _: "embed_gradient"}.get(op.type)
+        place = Place(op, op, api(op) if api else "tf.custom_gradient")
         self.places.append(place)
-        _find_payload(place, copy)
-        if place.api in PASSING:
-            place.reason = "it watches the gradient, which passes unchanged"
+        try:
+            if op.type == "CustomGradientRule" and rule_op.error(op):
+                raise live_rule.exception_of(op) or RuntimeError(rule_op.error(op))
+            if tf_internal.find_gradient_function(op) is None:
+                place.reason = "its gradient was not saved"
+                return inputs[: len(op.outputs)]
+            outputs: Any = copy_with_python_gradient(WORDING, copy, op, inputs, is_differentiated=False)
+            outputs = outputs or copy.copy_op(op, inputs)
+        except Exception as error:  # The user's gradient function raised it, and the row says so.
+            place.failed, place.reason = True, f"Computing its gradient fails: {in_one_line(error)}."
+            return inputs[: len(op.outputs)]
+        place.new_op = outputs[0].op
+        _find_arguments(place, copy)
+        _find_inside(place)
         if place.api in _RECOMPUTING | PASSING:
             outputs = inputs[: len(outputs)]
-        recorded = [t for i, t in enumerate(place.payload) if i not in place.handles]
+        return self._probed(place, copy, outputs)
 
-        def note_what_arrives(*dys: Any) -> list[Any]:
-            return self._after(place, functools.partial(self._note, place, len(dys)), dys, recorded)
+    def _probed(self, place: Place, copy: GraphCopy, outputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The outputs, with a gradient that records what arrives."""
+        here = tf.compat.v1.get_default_graph()
+        # Captured here, because the gradient of a conditional finds no tensors from around it.
+        recorded = [tf_internal.capture(here, t) for t in copy.tensors(place.recorded)]
+        for i, tensor in enumerate(recorded):
+            if tensor.dtype == tf.resource:
+                recorded[i] = tf.raw_ops.ReadVariableOp(resource=tensor, dtype=_dtype_behind(_eager_handle(tensor)))
+        recorded += [t for t, old in zip(place.new_op.inputs, place.needed, strict=True) if old is None]
+        note, spec = functools.partial(self._note, place), tf.TensorSpec([], tf.bool)
+        subject = f"{API}: the record of '{place.op.name}'"
 
-        return _probed(outputs, note_what_arrives)
+        def gradient(*dys: Any) -> list[tf.Tensor]:
+            dense = [tf.convert_to_tensor(slices.to_dense(dy)) for dy in dys]
+            effects = python_op.call_python(subject, "Run it again.", note, [*dense, *recorded], [spec])
+            with tf.control_dependencies(effects):
+                return [tf.identity(dy) for dy in dense]
 
-    def _without_rule(self, op: Any, inputs: list[tf.Tensor], reason: str) -> list[tf.Tensor]:
-        """Adds a place whose gradient cannot be computed, and returns its outputs, without this gradient."""
-        results = list(op.inputs[: len(op.outputs)])
-        self.places.append(Place(op, op, _kind(op), results, [], reason=reason))
-        return inputs[: len(op.outputs)]
+        with here.gradient_override_map({"IdentityN": _PROBE}):
+            probes = tf.raw_ops.IdentityN(input=[outputs[i] for i in place.positions])
+        setattr(probes[0].op, _PROBE, gradient)
+        by_position = dict(zip(place.positions, probes, strict=True))
+        return [by_position.get(i, output) for i, output in enumerate(outputs)]
 
-    def _after(
-        self, place: Place, note: Callable[..., list[np.ndarray]], gradients: Sequence[Any], others: Sequence[Any]
-    ) -> list[tf.Tensor]:
-        """The gradients, after a Python function got them and other tensors as arrays."""
-        dense = [tf.convert_to_tensor(slices.to_dense(gradient)) for gradient in gradients]
-        subject, advice = f"{API}: the record of '{place.op.name}'", "Run it again."
-        effects = python_op.call_python(subject, advice, note, [*dense, *others], [tf.TensorSpec([], tf.bool)])
-        with tf.control_dependencies(effects):
-            return [tf.identity(gradient) for gradient in dense]
-
-    def _note(self, place: Place, num_upstream: int, *arrays: np.ndarray) -> list[np.ndarray]:
+    def _note(self, place: Place, *arrays: np.ndarray) -> list[np.ndarray]:
         if place.order < 0:
             place.order = self._num_arrived
             self._num_arrived += 1
         place.count += 1
-        upstream = arrays[:num_upstream]
-        place.has_finite_upstream &= all(bool(np.all(np.isfinite(_numbers(dy)))) for dy in upstream)
+        upstream, values = arrays[: len(place.positions)], arrays[len(place.positions) :]
+        place.has_finite_upstream &= all(bool(np.all(np.isfinite(numbers(dy)))) for dy in upstream)
         # A loop has many runs. The last one whose upstream is finite may be where a nan was born.
         if not place.runs or place.has_finite_upstream:
-            run = Run([np.array(dy) for dy in upstream], [np.array(x) for x in arrays[num_upstream:]])
-            place.runs = [*place.runs[:1], run]
+            place.runs = [*place.runs[:1], Run([np.array(dy) for dy in upstream], [np.array(x) for x in values])]
         return [np.array(True)]
 
 
-def _probed(tensors: Sequence[tf.Tensor], gradient: Callable[..., list[Any]]) -> list[tf.Tensor]:
-    """The tensors, with this function for the gradients of those that have some."""
-    watched = [t for t in tensors if tf_internal.is_trainable(t) and t.dtype not in (tf.resource, tf.variant)]
-    if not watched:
-        return list(tensors)
-    with tf.compat.v1.get_default_graph().gradient_override_map({"IdentityN": _PROBE}):
-        probes = tf.raw_ops.IdentityN(input=watched)
-    setattr(probes[0].op, _PROBE, gradient)
-    by_id = {id(t): probe for t, probe in zip(watched, probes, strict=True)}
-    return [by_id.get(id(t), t) for t in tensors]
-
-
-def _note_what_leaves(place: Place, gradient: np.ndarray) -> list[np.ndarray]:
-    norm = float(np.linalg.norm(_numbers(gradient)))
-    if math.isfinite(place.gradient_norm):  # What is not finite stays.
-        place.gradient_norm = max(place.gradient_norm, norm) if math.isfinite(norm) else norm
-    return [np.array(True)]
-
-
-def _numbers(array: np.ndarray) -> np.ndarray:
-    return np.asarray(array, np.complex128 if np.iscomplexobj(array) else np.float64)
-
-
-def _kind(op: Any) -> str:
-    kinds = {"CustomGradientEmbed": "embed_gradient", "CustomGradientRule": "custom_gradient"}
-    return kinds.get(op.type, "tf.custom_gradient")
-
-
-def _reason_without_rule(op: Any) -> str:
-    """Why an op has no gradient function that could be called; empty if it has one."""
-    if _kind(op) == "custom_gradient":
-        error = rule_op.error(op).rstrip(".")
-        return f"{RAISES} {error.rpartition(' is not there, because ')[2]}" if error else ""
-    is_foreign = _kind(op) == "tf.custom_gradient"
-    return "its gradient was not saved" if is_foreign and tf_internal.find_gradient_function(op) is None else ""
-
-
-def _place(op: Any, new_op: Any, copy: GraphCopy) -> Place:
-    tensors, kind = list(op.inputs), _kind(op)
-    if kind == "embed_gradient":
-        results, inputs = tensors[:1], tensors[1 + op.get_attr("N") :]
-    elif kind == "custom_gradient":
-        results, inputs, _ = rule_op.parts_of_inputs(op)
-        if rule_op.api(op) == "tf.custom_gradient":  # As below: it is an identity of results and arguments.
-            first = min(op.get_attr("differentiated_inputs"), default=len(results))
-            results, inputs = results[:first], inputs[first:]
+def _find_arguments(place: Place, copy: GraphCopy) -> None:
+    """Finds the results among the inputs of the op, and the inputs of its gradient."""
+    op, new_op, num_outputs = place.op, place.new_op, len(place.op.outputs)
+    place.needed, num_results = list(op.inputs), num_outputs
+    if place.api == "embed_gradient":
+        place.offset, last = 1 + op.get_attr("N"), len(op.inputs)
+    elif place.api != "tf.custom_gradient":
+        place.offset, last = num_outputs, num_outputs + len(op.get_attr("Tinputs"))
     else:
-        # The op holds the results and then the arguments. The results have no gradient.
-        first = tf_internal.num_results_of_python_gradient(op)
-        if first is None:
-            first = min(new_op.get_attr("differentiated_inputs"), default=len(tensors))
-        results, inputs = tensors[:first], tensors[first:]
-        # The copy has them twice, and then the residuals.
-        tensors += [*tensors, *(copy.original_of(t) for t in new_op.inputs[2 * len(tensors) :])]
-    place = Place(op, new_op, kind, results, inputs)
-    place.originals = {i: t for i, t in enumerate(tensors) if t is not None}
-    return place
+        # The op is an identity of the results and then the arguments. The results have no gradient.
+        known = tf_internal.num_results_of_python_gradient(op) if tf_internal.has_python_gradient(op) else None
+        num_results = min(new_op.get_attr("differentiated_inputs"), default=num_outputs) if known is None else known
+        # A rule of this library has these tensors twice: as results and as arguments.
+        place.offset, last = num_outputs + num_results, 2 * num_outputs
+        if op.type != "CustomGradientRule":
+            place.needed += [*op.inputs, *(copy.original_of(t) for t in new_op.inputs[last:])]
+    place.inputs = place.needed[place.offset : last]
+    place.positions = [i for i, t in enumerate(op.inputs[:num_results]) if _has_numbers(t.dtype)]
+
+
+def _has_numbers(dtype: Any) -> bool:
+    return dtype not in (None, tf.resource, tf.variant) and tf_internal.is_trainable(dtype)
 
 
 def source_of(tensor: Any) -> tuple[int, tf.DType]:
     """Equal for tensors that are the same number: identities, reads of one variable, and casts of these."""
-    dtype = tensor.dtype.base_dtype
-    while (tensor.op.type == "Identity" and not is_place(tensor.op)) or _is_cast(tensor.op):
-        tensor = tensor.op.inputs[0]
-    if tensor.op.type == "ReadVariableOp":
-        tensor = tensor.op.inputs[0]
-    while tensor.op.type == "Identity" and tensor.dtype == tf.resource:
-        tensor = tensor.op.inputs[0]
-    if dtype == tf.resource:
-        with contextlib.suppress(ValueError):  # Such as a hash table.
-            dtype = tf_internal.shape_and_dtype(tensor)[1]
-    return id(tensor), dtype
+    root, dtype = _root(tensor), tensor.dtype.base_dtype
+    return id(root), _dtype_behind(root) or dtype if dtype == tf.resource else dtype
 
 
-def is_variable(tensor: Any) -> bool:
-    """Whether it is a variable, or read from one."""
-    while tensor.op.type == "Identity" or _is_cast(tensor.op):
-        tensor = tensor.op.inputs[0]
-    return tensor.op.type == "ReadVariableOp" or tensor.dtype == tf.resource
-
-
-def read_of(op: Any, value: tf.Tensor, others: Sequence[tf.Tensor]) -> tf.Tensor:
-    """What an op that reads a variable returns, if the variable has this value."""
-    if op.type == "ResourceGather":
-        return tf.gather(value, others[0], batch_dims=op.get_attr("batch_dims"))
-    return tf.gather_nd(value, others[0]) if op.type == "ResourceGatherNd" else value
+def _root(tensor: Any) -> Any:
+    op = tensor.op
+    while (op.type == "Identity" and not is_place(op)) or op.type == "ReadVariableOp" or _is_cast(op):
+        tensor = op.inputs[0]
+        op = tensor.op
+    return tensor
 
 
 def _is_cast(op: Any) -> bool:
     return op.type == "Cast" and op.inputs[0].dtype.is_floating and op.outputs[0].dtype.is_floating
 
 
+def _dtype_behind(handle: Any) -> tf.DType | None:
+    """The dtype of a variable; None for another resource, such as a hash table."""
+    with contextlib.suppress(ValueError):
+        return tf_internal.shape_and_dtype(handle)[1]
+    return None
+
+
 def _find_inside(place: Place) -> None:
-    """Finds what computes the results, and the residuals that the rule reads, from the inputs."""
-    place.siblings = [(t, source_of(t)) for t in place.inputs]
-    moved = {id(t) for t in place.inputs}
-    place.inside, place.reached = _ops_that_move(place, place.results, moved)
-    place.reason = place.reason or _reason(place.inside)
-    residuals = list(place.originals.values())
-    of_residuals = set(moved)
-    more, sources = _ops_that_move(place, residuals, of_residuals)
-    if _reason(more):
-        place.rounded = {t.dtype.base_dtype for t in residuals if sources and id(t) not in moved}
-    else:
-        moved = of_residuals
-        place.inside += more
-    place.originals = {i: t for i, t in place.originals.items() if id(t) in moved}
-    known, waiting = set(moved), [*(t for op in place.inside for t in op.inputs), *place.results]
-    while waiting:
-        tensor = waiting.pop(0)
-        if id(tensor) in known:
-            continue
-        known.add(id(tensor))
-        if tensor.dtype == tf.variant and tensor.op.type != "Placeholder":  # A list that begins here.
-            place.inside.append(tensor.op)
-            waiting += tensor.op.inputs
-        elif tensor.op.type != "Const":
-            place.boundary.append(tensor)
-    if place.api in _RECOMPUTING:
-        place.reason = place.reason or "it recomputes the gradients of what is inside, which has rows of its own"
-    elif place.api.startswith("linear."):
-        place.reason = "its solver stops at a tolerance, which numeric differentiation sees"
-    elif place.kind == "embed_gradient" and not place.reached:
-        place.reason = "its value is not computed from its x in the graph"
-
-
-def _ops_that_move(place: Place, ends: Sequence[Any], moved: set[int]) -> tuple[list[Any], set[Any]]:
-    """The ops between the inputs and these tensors, in order, and the inputs found. Adds their outputs to `moved`."""
-    sources, found = {source for _, source in place.siblings}, set()
-    ancestors: dict[int, Any] = {}
-    waiting = list(ends)
+    """Finds what computes the results, and what the rule reads, from the inputs."""
+    by_source: dict[Any, list[int]] = {}
+    for i, tensor in enumerate(place.inputs):
+        if _has_numbers(_dtype_behind(tensor) if tensor.dtype == tf.resource else tensor.dtype):
+            by_source.setdefault(source_of(tensor), []).append(i)
+    place.leaves = list(by_source.values())
+    place.recorded = [place.inputs[leaf[0]] for leaf in place.leaves]
+    ends = [*place.results, *(t for t in place.needed if t is not None)]
+    ops, place.stand_ins = _before(ends, list(by_source))
+    moved, drawn = {id(t) for t, _ in place.stand_ins}, set()
+    for op in ops:
+        is_random = draws(op)
+        if any(id(t) in moved for t in op.inputs) and op.type not in control_flow.READ_SHAPES:
+            place.inside.append(op)
+            moved |= {id(t) for t in op.outputs}
+            # Such as a sample that is accepted or not. A mask of random numbers, as in dropout, does not depend on it.
+            decides = any(id(t) in drawn for t in op.inputs) and tf.bool in [t.dtype for t in op.outputs]
+            place.draws |= is_random or decides
+        if is_random or any(id(t) in drawn for t in op.inputs):
+            drawn |= {id(t) for t in op.outputs}
+    waiting = [*(t for op in place.inside for t in op.inputs), *ends]
     while waiting:
         tensor = waiting.pop()
-        source = source_of(tensor)
-        if source in sources:
-            found.add(source)
-            if id(tensor) not in moved:
-                moved.add(id(tensor))
-                place.siblings.append((tensor, source))
-        elif id(tensor.op) not in ancestors:
-            ancestors[id(tensor.op)] = tensor.op
+        if id(tensor) in moved:
+            continue
+        moved.add(id(tensor))
+        if tensor.dtype == tf.resource:
+            place.handles.append((tensor, _eager_handle(tensor)))
+        elif tensor.dtype == tf.variant and tensor.op.type != "Placeholder":  # A list that begins here.
             waiting += tensor.op.inputs
-    ops = []
-    for op in place.op.graph.get_operations() if ancestors else []:
-        if id(op) in ancestors and any(id(t) in moved for t in op.inputs):
-            ops.append(op)
-            if op.type not in control_flow.READ_SHAPES:
-                moved |= {id(t) for t in op.outputs}
-    return ops, found
+        elif tensor.dtype == tf.variant:
+            place.reason = f"it reads the list '{tensor.name}', which is part of a loop"
+        elif tensor.op.type != "Const":
+            place.recorded.append(tensor)
+    place.handles += [(t, _eager_handle(t)) for t, _ in place.stand_ins if t.dtype == tf.resource]
+    # What the function writes into a variable and reads again depends on its inputs in a way that no tensor shows.
+    roots = [_root(t) for t in (*(t for t, _ in place.stand_ins), *(op.outputs[0] for op in ops if op.outputs))]
+    handles = {id(root): root for root in roots if root.dtype == tf.resource}.values()
+    written = [use.inputs[1] for handle in handles for use in handle.consumers() if use.type.startswith("Assign")]
+    lacking = [op for op in all_operations(place.inside) if _lacks_gradient(op)]
+    if place.api in PASSING:
+        place.reason = "it watches the gradient, which passes unchanged"
+    elif place.api in _RECOMPUTING:
+        place.reason = "it recomputes the gradients of what is inside, which has rows of its own"
+    elif place.api.startswith("linear."):
+        place.reason = "its solver stops at a tolerance, which numeric differentiation sees"
+    elif any(handle is None for _, handle in place.handles):
+        place.reason = "it reads a resource that is made inside the model"
+    elif any(_root(t).dtype != tf.resource for t, _ in _before(written, list(by_source))[1]):
+        place.reason = "its value goes through a variable that it writes"
+    elif lacking:
+        place.reason = f"TensorFlow has no gradient of its op '{lacking[0].name}' ({lacking[0].type})"
 
 
-READS = frozenset(["ReadVariableOp", "ResourceGather", "ResourceGatherNd"])
-# Stateful ops that return the same for the same inputs.
-_STATEFUL_AND_SAME = frozenset(["CheckNumerics", "CheckNumericsV2", "VarHandleOp"])
+def _before(ends: Sequence[Any], sources: list[Any]) -> tuple[list[Any], list[tuple[Any, int]]]:
+    """The ops that these tensors need, in order, up to tensors of these sources; and these, with their numbers."""
+    ordered: list[Any] = []
+    found: dict[int, tuple[Any, int]] = {}
+    seen: set[int] = set()
+    waiting = [(tensor, False) for tensor in ends]
+    while waiting:
+        tensor, is_ready = waiting.pop()
+        if is_ready:
+            ordered.append(tensor.op)
+        elif id(tensor) not in found and id(tensor.op) not in seen:
+            source = source_of(tensor)
+            if source in sources:
+                found[id(tensor)] = tensor, sources.index(source)
+                continue
+            seen.add(id(tensor.op))
+            waiting += [(tensor, True), *((t, False) for t in tensor.op.inputs)]
+    return ordered, list(found.values())
 
 
-def _reason(ops: Sequence[Any]) -> str:
-    """Why these ops cannot be computed again at other arguments."""
-    for op in ops:
-        if op.type in control_flow.TYPES:
-            for function in control_flow.functions_of(op):
-                reason = _reason(function.get_operations())
-                if reason:
-                    return reason
-        elif any(t.dtype == tf.resource for t in op.inputs) and op.type not in READS:
-            return f"its op '{op.name}' writes a variable or reads a table"
-        elif "PyFunc" in op.type:
-            return "it calls Python code, which only runs in the dtypes of the model"
-        elif draws(op):
-            return f"its op '{op.name}' draws other random numbers each time"
-    return ""
-
-
-def draws(op: Any) -> bool:
-    """Whether an op returns something else each time, such as a random number."""
-    is_same = op.type in READS | _STATEFUL_AND_SAME or "PyFunc" in op.type
-    is_stateful = op.op_def.is_stateful or op.type.startswith("Fractional")  # Pooling over random regions.
-    return is_stateful and bool(op.outputs) and not is_same
-
-
-def _find_payload(place: Place, copy: GraphCopy) -> None:
-    place.payload = [*place.new_op.inputs, *copy.tensors(place.boundary)]
-    for i, tensor in enumerate(place.payload):
-        if tensor.dtype.base_dtype == tf.resource:
-            handle = _eager_handle(tensor)
-            if handle is None:
-                place.reason = place.reason or f"it reads '{tensor.name}', which is not a variable of the model"
-            place.handles[i] = handle
-        elif tensor.dtype.base_dtype == tf.variant:
-            place.reason = place.reason or f"it reads the list '{tensor.name}', which is part of a loop"
-            place.handles[i] = None
+def _lacks_gradient(op: Any) -> bool:
+    # TensorFlow takes what a Python function returns for a constant.
+    lacks = op.type in ("PyFunc", "PyFuncStateless") or tf_internal.lacks_gradient(op)
+    return lacks and any(_has_numbers(t.dtype) for t in op.outputs)
 
 
 def _eager_handle(tensor: Any) -> Any:
     """The handle of a variable that stands behind a tensor of a function; None if there is none."""
     while not isinstance(tensor, tf_internal.EagerTensor):
         outside = [out for out, inside in getattr(tensor.graph, "captures", []) if inside is tensor]
-        if not outside:
+        if tensor.op.type != "Identity" and not outside:
             return None
-        (tensor,) = outside
+        tensor = outside[0] if outside else tensor.op.inputs[0]
     return tensor

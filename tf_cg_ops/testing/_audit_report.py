@@ -14,7 +14,7 @@ _WIDTH = 100
 
 @dataclasses.dataclass(frozen=True)
 class AuditedGradient:
-    """A place with a gradient of its own.
+    """A place with a gradient of its own, or several of one function: then it is the one with the largest error.
 
     Attributes:
       function: The name of the user's function; for `embed_gradient`, of the op.
@@ -30,9 +30,7 @@ class AuditedGradient:
       upstream_norm: The norm of the upstream gradients that arrived there.
       gradient_norm: The norm of the gradients that left.
       error: The largest error, relative to the largest that passes.
-      checked: How many elements of the inputs were compared one by one.
-      together: How many others were moved together, in a random direction.
-      size: How many elements there are. Elements in neither count were not checked, because they are at a kink.
+      places: How many places of this function have this verdict.
       is_first_nonfinite: Whether it is the first place that made a finite upstream gradient infinite or nan.
     """
 
@@ -49,10 +47,13 @@ class AuditedGradient:
     upstream_norm: float = 0.0
     gradient_norm: float = 0.0
     error: float = 0.0
-    checked: int = 0
-    together: int = 0
-    size: int = 0
+    places: int = 1
     is_first_nonfinite: bool = False
+
+    @property
+    def _remarks(self) -> str:
+        first = "Here a finite upstream gradient became infinite or nan for the first time."
+        return f"{self.detail} {first if self.is_first_nonfinite else ''}".strip()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +62,7 @@ class AuditReport:
 
     Attributes:
       model: The name of the function or model.
-      rows: An `AuditedGradient` for each place.
+      rows: An `AuditedGradient` for each function and verdict.
     """
 
     model: str
@@ -81,31 +82,28 @@ class AuditReport:
         """One sentence."""
         if not self.rows:
             return f"'{self.model}': nothing to audit, it has no gradients of its own."
-        counts = [(sum(row.verdict == verdict for row in self.rows), verdict) for verdict in get_args(Verdict)]
-        found = [
-            f"{count} {'differ' if verdict == 'differs' and count > 1 else verdict}"
-            for count, verdict in counts
-            if count
-        ]
-        return f"'{self.model}': {text.count(len(self.rows), 'custom gradient')}, {', '.join(found)}."
+        counts = {v: sum(row.places for row in self.rows if row.verdict == v) for v in get_args(Verdict)}
+        found = [f"{n} {'differ' if v == 'differs' and n > 1 else v}" for v, n in counts.items() if n]
+        return f"'{self.model}': {text.count(sum(counts.values()), 'custom gradient')}, {', '.join(found)}."
 
     def __str__(self) -> str:
         if not self.rows:
             return self.summary()
-        head = ("", "function", "at", "runs", "value", "upstream", "gradient", "checked", "verdict")
-        table = [head, *(_cells(i + 1, row) for i, row in enumerate(self.rows))]
-        widths = [max(len(line[i]) for line in table) for i in range(len(head))]
-        left = _WIDTH - sum(widths) + widths[1] + widths[2] - 2 * (len(head) - 1)
+        head = ("", "function", "at", "places", "runs", "value", "upstream", "gradient", "verdict")
+        table: list[tuple[str, ...]] = [head]
+        for i, row in enumerate(self.rows):
+            norms = (f"{n:.2g}" if row.runs else "" for n in (row.value_norm, row.upstream_norm, row.gradient_norm))
+            counts = str(row.places), str(row.runs)
+            table.append((str(i + 1), row.function, row.line or row.node, *counts, *norms, row.verdict))
+        widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
+        left = _WIDTH - sum(widths) + widths[1] + widths[2] - 2 * (len(widths) - 1)
         widths[2] = min(widths[2], max(left - widths[1], left // 2))
         widths[1] = min(widths[1], left - widths[2])
         lines = textwrap.wrap(self.summary(), _WIDTH)
-        for cells, row in zip(table, [None, *self.rows], strict=True):
-            fitted = (_shortened(cell, width).ljust(width) for cell, width in zip(cells, widths, strict=True))
-            lines.append("  ".join(fitted).rstrip())
-            if row is not None:
-                lines += [f"{' ' * (widths[0] + 2)}{remark}" for remark in _remarks(row)]
-        if any(row.together for row in self.rows):
-            lines.append("checked: elements one by one + elements together, in a random direction")
+        for cells, remark in zip(table, ["", *(row._remarks for row in self.rows)], strict=True):
+            shown = (c if len(c) <= w else f"...{c[3 - w :]}" for c, w in zip(cells, widths, strict=True))
+            lines.append("  ".join(c.ljust(w) for c, w in zip(shown, widths, strict=True)).rstrip())
+            lines += [f"{' ' * (widths[0] + 2)}{line}" for line in textwrap.wrap(remark, _WIDTH - 6)]
         return "\n".join(lines)
 
     def to_html(self) -> str:
@@ -116,40 +114,14 @@ class AuditReport:
         return _PAGE.format(title=html.escape(self.summary()), rows=body)
 
 
-def _cells(number: int, row: AuditedGradient) -> tuple[str, ...]:
-    norms = (row.value_norm, row.upstream_norm, row.gradient_norm)
-    shown = [f"{n:.2g}" if row.runs else "" for n in norms]
-    return (str(number), row.function, row.line or row.node, str(row.runs), *shown, _checked(row), row.verdict)
-
-
-def _checked(row: AuditedGradient) -> str:
-    if row.checked == row.size:
-        return f"all {row.size}" if row.size else ""
-    shown = f"{row.checked}+{row.together}" if row.together else f"{row.checked}"
-    return shown if row.checked + row.together == row.size else f"{shown} of {row.size}"
-
-
-def _remarks(row: AuditedGradient) -> list[str]:
-    remarks = [row.detail] if row.detail else []
-    if row.is_first_nonfinite:
-        remarks.append("Here a finite upstream gradient became infinite or nan for the first time.")
-    return [line for remark in remarks for line in textwrap.wrap(remark, _WIDTH - 6)]
-
-
-def _shortened(cell: str, width: int) -> str:
-    return cell if len(cell) <= width else f"...{cell[3 - width :]}"
-
-
 def _html_row(number: int, row: AuditedGradient, low: float, span: float) -> str:
     style = "wrong" if row.verdict == "differs" or row.is_first_nonfinite else row.verdict.replace(" ", "-")
-    cells = [str(number), row.function, row.made_by, row.line or row.node, str(row.runs)]
-    first = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
+    cells = [number, row.function, row.made_by, row.line or row.node, row.places, row.runs]
+    first = "".join(f"<td>{html.escape(str(cell))}</td>" for cell in cells)
     bars = "".join(f"<td>{_bar(n, low, span) if row.runs else ''}</td>" for n in (row.upstream_norm, row.gradient_norm))
-    detail = html.escape(" ".join(_remarks(row)))
     mark = ' id="first-nonfinite"' if row.is_first_nonfinite else ""
-    return (
-        f'<tr class="{style}"{mark}>{first}{bars}<td>{_checked(row)}</td><td><b>{row.verdict}</b> {detail}</td></tr>\n'
-    )
+    verdict = f"<b>{row.verdict}</b> {html.escape(row._remarks)}"
+    return f'<tr class="{style}"{mark}>{first}{bars}<td>{verdict}</td></tr>\n'
 
 
 def _bar(norm: float, low: float, span: float) -> str:
@@ -175,11 +147,11 @@ tr.wrong {{ background: color-mix(in srgb, var(--wrong) 18%, Canvas); }}
 .bar.nonfinite {{ background: var(--wrong); }}
 </style></head><body>
 <h2>{title}</h2>
-<p>The places with a gradient of their own, in the order of the backward pass. The bars show norms on a logarithmic
-axis. Checked are elements one by one + elements together, in a random direction.</p>
+<p>The functions with a gradient of their own, in the order of the backward pass. The bars show norms on a logarithmic
+axis.</p>
 <div><table>
-<tr><th></th><th>function</th><th>made by</th><th>at</th><th>runs</th><th>upstream</th><th>gradient</th>
-<th>checked</th><th>verdict</th></tr>
+<tr><th></th><th>function</th><th>made by</th><th>at</th><th>places</th><th>runs</th><th>upstream</th><th>gradient</th>
+<th>verdict</th></tr>
 {rows}</table></div>
 <script>document.querySelector("#first-nonfinite, tr.wrong")?.scrollIntoView({{block: "center"}})</script>
 </body></html>

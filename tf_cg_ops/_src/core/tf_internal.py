@@ -450,6 +450,15 @@ def find_gradient_function(op: Any) -> Any:
         return None
 
 
+def lacks_gradient(op: Any) -> bool:
+    """Whether TensorFlow has no gradient of an op. For some, such as OnesLike, it knows that there is none."""
+    try:
+        ops.get_gradient_function(op)
+    except LookupError:
+        return True
+    return False
+
+
 # TensorFlow keeps the user's gradient function and the number of results in closures, and nowhere else.
 def has_python_gradient(op: Any) -> bool:
     """Whether an op of `tf.custom_gradient` has a gradient of its own, a Python function."""
