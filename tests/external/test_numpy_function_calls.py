@@ -206,17 +206,6 @@ def test_other_python_code_is_still_called_in_a_loop(caplog):
         tf.function(lambda: vectorized(example, x))()
 
 
-def test_value_and_gradient_are_one_call(gradient):
-    """For a method, too."""
-    sine = Sine()
-    function = cg.numpy_function(sine.pair)
-    x, dy = tf.constant([0.5, 1.0]), tf.constant([1.0, 10.0])
-    function(x)
-    for number in (1, 2):
-        assert len(sine.shapes["f"]) == number
-        np.testing.assert_allclose(gradient(function, [x], dy)[0], dy * np.cos(x), rtol=1e-6)
-
-
 def test_a_graph_merges_and_drops_no_call():
     """A simulator can draw random numbers."""
     rng, drawn = np.random.default_rng(0), []

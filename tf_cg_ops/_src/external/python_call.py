@@ -13,7 +13,6 @@ from tf_cg_ops._src.custom_gradient.decorator import is_decorated
 from tf_cg_ops._src.external import jacobians
 from tf_cg_ops._src.external.arguments import API, Arguments
 
-Shape = tuple[int | None, ...]
 Arrays = Sequence[np.ndarray]
 
 
@@ -29,7 +28,7 @@ class Options:
         self.vjp_takes_tensors = is_decorated(vjp) or isinstance(vjp, tf.types.experimental.PolymorphicFunction)
         self.batch_dims = None if output is None else int(batched)  # As in `jacobians`.
         self.specs: list[tf.TensorSpec] = [] if output is None else tf.nest.flatten(output)
-        self.shapes: list[Shape] = [tuple(spec.shape.as_list()) for spec in self.specs]
+        self.shapes = [tuple(spec.shape.as_list()) for spec in self.specs]
         self.dtypes = [spec.dtype for spec in self.specs]
 
     @property
@@ -80,26 +79,21 @@ class Call:
 
     def value_specs(self) -> list[tf.TensorSpec]:
         """The static shapes and dtypes of the leaves of the value."""
-        x_shapes = [self.arguments.inputs[i].shape for i in self.arguments.x]
-        if self.options.is_elementwise:
-            return [tf.TensorSpec(self.arguments.broadcast(x_shapes), self.dtypes[0])]
-        if not self.options.batch_dims:
-            return self.options.specs
-        self.arguments.check_batch(x_shapes)
-        batch = next((shape[:1] for shape in x_shapes if shape.rank and shape[0] is not None), tf.TensorShape([None]))
-        return [tf.TensorSpec(batch.concatenate(spec.shape), spec.dtype) for spec in self.options.specs]
+        shapes = self._value_shapes([self.arguments.inputs[i].shape for i in self.arguments.x])
+        return [tf.TensorSpec(shape, dtype) for shape, dtype in zip(shapes, self.dtypes, strict=True)]
 
-    def _value_shapes(self, x_shapes: list[Any]) -> list[Shape]:
+    def _value_shapes(self, x_shapes: list[Any]) -> list[Any]:
         """The shape of each leaf of the value, for these shapes of the differentiable inputs."""
         if self.options.is_elementwise and len(x_shapes) == 1:
             return x_shapes
-        if self.options.is_elementwise:
-            return [tuple(self.arguments.broadcast([tf.TensorShape(shape) for shape in x_shapes]))]
-        if not self.options.batch_dims:
+        if not self.options.is_elementwise and not self.options.batched:
             return self.options.shapes
-        self.arguments.check_batch([tf.TensorShape(shape) for shape in x_shapes])
-        batch = x_shapes[0][:1] if x_shapes else (None,)
-        return [(*batch, *shape) for shape in self.options.shapes]
+        x_shapes = [tf.TensorShape(shape) for shape in x_shapes]
+        if self.options.is_elementwise:
+            return [self.arguments.broadcast(x_shapes)]
+        self.arguments.check_batch(x_shapes)
+        batch = next((shape[:1] for shape in x_shapes if shape.rank and shape[0] is not None), tf.TensorShape([None]))
+        return [batch.concatenate(shape) for shape in self.options.shapes]
 
     def value(self, arrays: Arrays) -> tuple[list[np.ndarray], Kept]:
         """Takes one array for each input, which the function can overwrite; returns the leaves of the value."""
@@ -149,7 +143,7 @@ class Call:
             answer = _call(subject, "jvp", self.options.jvp, kept, tangents, kept.nondiff)
         return self._leaves("tangent", answer, kept.value_shapes)
 
-    def _leaves(self, noun: str, answer: Any, shapes: list[Shape]) -> list[np.ndarray]:
+    def _leaves(self, noun: str, answer: Any, shapes: list[Any]) -> list[np.ndarray]:
         """The leaves of a value, or of its tangents without those of integers."""
         is_value = noun == "value"
         subject = self.arguments.subject if is_value else f"{API}: jvp of '{self.arguments.name}'"
@@ -179,7 +173,7 @@ class Call:
         i: int,
         gradient: Any,
         dtype: tf.DType,
-        shape: Shape,
+        shape: Any,
         hint: Options | str = "A gradient has the shape of its input.",
     ) -> np.ndarray:
         def noun() -> str:
@@ -220,7 +214,7 @@ _as_numpy = functools.cache(lambda dtype: np.dtype(dtype.as_numpy_dtype))  # The
 
 
 def _checked(
-    subject: str, result: Any, noun: Callable[[], str], dtype: tf.DType, shape: Shape, hint: Options | str
+    subject: str, result: Any, noun: Callable[[], str], dtype: tf.DType, shape: Any, hint: Options | str
 ) -> np.ndarray:
     """A copy of a result in this dtype; an error if it is not numbers of this shape, where None is any size."""
     try:
