@@ -277,7 +277,6 @@ ROWS = {
             lambda: cg.layers.EmbedGradient().call([X, INTEGERS, X]),
         ],
         values=[lambda: cg.layers.EmbedGradient().call([X, X])],
-        at_run_time=[lambda: cg.layers.EmbedGradient().call([X, OTHER_SHAPE, X])],
     ),
     "layers.GradientClip": Rows(
         types=[
