@@ -29,7 +29,8 @@ class Arguments:
     """The arguments of one call, without their Tensors: a graph keeps this object, and must not keep Tensors with it.
 
     `leaves` are the leaves of the arguments in the order of tf.nest, with None for each Tensor. `structure` is their
-    structure, or None for Tensors that are passed by position. `x` are the indices of the inputs with a gradient.
+    structure, or None if they are passed by position and not nested: packing them takes longer than a call. `x` are the
+    indices of the inputs with a gradient.
     """
 
     function: Callable[..., Any]
@@ -75,15 +76,15 @@ class Arguments:
 
         Returns its result and the arguments in `nondiff_argnames`.
         """
-        if self.structure is None:
-            try:
-                return self.function(*arrays), {}
-            except TypeError:
-                bind(API, self.function, arrays, {})
-                raise
         leaves = list(self.leaves)
         for spec, array in zip(self.inputs, arrays, strict=True):
             leaves[spec.position] = array
+        if self.structure is None:
+            try:
+                return self.function(*leaves), {}
+            except TypeError:
+                bind(API, self.function, leaves, {})
+                raise
         args, kwargs = self.packed(leaves)
         nondiff = arguments_by_name(API, self.function, args, kwargs, self.nondiff_argnames)
         nondiff = tf.nest.map_structure(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, nondiff)
@@ -188,7 +189,8 @@ def find_tensors(
             tensors.append(tensor)
             inputs.append(Input(position, tensor.shape, tensor.dtype))
             leaves[position] = None
-    packed = tf.nest.map_structure(lambda _: None, structure)
+    is_flat = not kwargs and not nondiff_argnames and not any(map(tf.nest.is_nested, args))
+    packed = None if is_flat else tf.nest.map_structure(lambda _: None, structure)
     return tensors, Arguments(function, packed, leaves, inputs, x, nondiff_argnames)
 
 

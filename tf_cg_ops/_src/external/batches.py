@@ -38,17 +38,22 @@ def keep(number: int, kept: Kept) -> None:
 
 def values(call: Call, lead: Shape, is_stacked: Sequence[bool], number: Any, *arrays: Any) -> list[np.ndarray]:
     """The leaves of the value for one array for each input; keeps what is left under the number of each example."""
-    numbers = np.ravel(number).tolist()
-    dtypes = [object if spec.dtype == tf.string else None for spec in call.arguments.inputs]
     # Copies, because the arrays can share memory with Tensors, and the function can overwrite them.
-    inputs = [np.array(array, dtype=dtype) for array, dtype in zip(arrays, dtypes, strict=True)]
-    is_stacked, x = is_stacked[1:], call.arguments.x
-    if lead and call.options.batched and not any(s for i, s in enumerate(is_stacked) if i not in x):
+    inputs = [
+        np.array(array, object if spec.dtype == tf.string else None)
+        for array, spec in zip(arrays, call.arguments.inputs, strict=True)
+    ]
+    if not lead:
+        row, kept = call.value(inputs)
+        keep(int(number), kept)
+        return row
+    numbers, is_stacked, x = np.ravel(number).tolist(), is_stacked[1:], call.arguments.x
+    if call.options.batched and not any(s for i, s in enumerate(is_stacked) if i not in x):
         return _values_at_once(call, lead, is_stacked, numbers, inputs)
     rows = []
     for position, example in zip(np.ndindex(lead), numbers, strict=True):
         own = [np.array(a[position] if s else a, a.dtype) for a, s in zip(inputs, is_stacked, strict=True)]
-        row, kept = call.value(own if lead else inputs)
+        row, kept = call.value(own)
         keep(example, kept)
         rows.append(row)
     return _stack(lead, rows, call.value_specs())
