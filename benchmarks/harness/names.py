@@ -37,6 +37,7 @@ TF_SCAN = "tf.scan"
 
 # Calls of NumPy.
 NUMPY_VJP = "cg.numpy_function with vjp"
+NUMPY_GRADIENTS = "cg.numpy_function with gradients"
 NUMPY_CALL = "tf.numpy_function"
 
 

@@ -17,6 +17,7 @@ from ..harness.names import (
     FORMULA,
     IDENTITY,
     NUMPY_CALL,
+    NUMPY_GRADIENTS,
     NUMPY_VJP,
     PLAIN,
     RAW_OP,
@@ -126,9 +127,37 @@ def _numpy(size: int) -> Samplers:
     return {name: Timed(functools.partial(function, *tensors([size]))) for name, function in traced.items()}
 
 
+def _eager_numpy(on_tape: bool) -> Samplers:
+    """A call that computes nothing, so that only its price is left."""
+    (x,) = tensors([10])
+    ones = np.ones(10, np.float32)
+    functions = {
+        NUMPY_VJP: cg.numpy_function(lambda x: (x, x), tf.TensorSpec([10]), vjp=lambda x, dy: dy),
+        NUMPY_GRADIENTS: cg.numpy_function(lambda x: (x, ones)),
+        NUMPY_CALL: lambda x: tf.numpy_function(lambda x: x, [x], tf.float32),
+    }
+
+    def run(function: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            if on_tape:
+                tape.watch(x)
+            return function(x)
+
+    return {name: Timed(functools.partial(run, function)) for name, function in functions.items()}
+
+
 def _numpy_calls(settings: Settings) -> list[Case]:
     """The cost of residuals, compared with TensorFlow's plain call."""
-    return [
+    eager = [
+        Case(
+            "numpy_calls",
+            f"eager mode, {place}",
+            functools.partial(_eager_numpy, on_tape),
+            (NUMPY_VJP, NUMPY_GRADIENTS),
+        )
+        for place, on_tape in (("no tape", False), ("on a tape", True))
+    ]
+    return eager + [
         Case(
             "numpy_calls", f"value of {_CALLS} calls, {size:,} elements", functools.partial(_numpy, size), (NUMPY_VJP,)
         )

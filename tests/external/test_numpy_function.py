@@ -1,4 +1,6 @@
-"""numpy_function with NumPy and SciPy: its gradients against vector-Jacobian products in NumPy."""
+"""numpy_function, with and without a vjp: values and gradients against formulas, in every mode that runs Python."""
+
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -9,18 +11,44 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.functions import erf
-from ..support.modes import VJP_MODES, eager, tape_vjp, traced
+from ..support.modes import VJP_MODES, eager, gradients, tape_vjp, traced
 from ..support.tensors import DTYPES, pairs, random_array
 
 pytestmark = pytest.mark.core
 
 # XLA cannot compile Python: see external/test_numpy_function_errors.py.
 WITHOUT_XLA = [name for name in VJP_MODES if not name.startswith("jit")]
+RNG = np.random.default_rng(20240229)
 
 
-@pytest.fixture(params=WITHOUT_XLA)
-def mode(request):
-    return VJP_MODES[request.param]
+def spec(*shape, dtype=tf.float64):
+    return tf.TensorSpec(shape, dtype)
+
+
+def array(*shape, dtype=tf.float64):
+    return random_array(RNG, shape, dtype)
+
+
+class Case(NamedTuple):
+    """A function with its inputs, an upstream gradient, and the value and the gradients that it must have."""
+
+    function: object
+    args: list
+    dy: np.ndarray
+    value: np.ndarray
+    gradients: list
+
+
+def decay(rates):
+    """The end of y' = -k y, with the sensitivities s' = -k s - y, from SciPy's solver of initial value problems."""
+
+    def right_hand_side(_, state):
+        y, s = np.split(state, 2)
+        return np.concatenate([-rates * y, -rates * s - y])
+
+    start = np.concatenate([np.ones_like(rates), np.zeros_like(rates)])
+    y, s = np.split(scipy.integrate.solve_ivp(right_hand_side, (0.0, 1.0), start, rtol=1e-10, atol=1e-12).y[:, -1], 2)
+    return y, np.diag(s)
 
 
 def lennard_jones(positions, charge):
@@ -32,141 +60,158 @@ def lennard_jones(positions, charge):
     return energy, [by_positions, energy / charge]
 
 
-def decay(rates):
-    """The end of y' = -k y, with the sensitivities s' = -k s - y, from SciPy's solver of initial value problems."""
-
-    def right_hand_side(_, state):
-        y, s = np.split(state, 2)
-        return np.concatenate([-rates * y, -rates * s - y])
-
-    start = np.concatenate([np.ones_like(rates), np.zeros_like(rates)])
-    solution = scipy.integrate.solve_ivp(right_hand_side, (0.0, 1.0), start, rtol=1e-10, atol=1e-12)
-    y, s = np.split(solution.y[:, -1], 2)
-    return y, np.diag(s)
-
-
-def test_an_elementwise_function_of_scipy(mode, rng):
-    x, dy = random_array(rng, [4, 3]), random_array(rng, [4, 3])
-    value, (dx,) = mode(cg.numpy_function(erf), [x], dy)
-    np.testing.assert_allclose(value, scipy.special.erf(x), rtol=1e-14)
-    np.testing.assert_allclose(dx, dy * erf(x)[1], rtol=1e-14)
-
-
-@pytest.mark.parametrize("sequence", [list, tuple])
-def test_one_gradient_can_come_in_a_sequence(sequence, gradient, rng):
-    """A list of one array counts as one gradient, not as a gradient of shape [1, ...]."""
-    x, dy = random_array(rng, [1]), random_array(rng, [1])
-    (dx,) = gradient(cg.numpy_function(lambda x: (np.sin(x), sequence([np.cos(x)]))), [x], dy)
-    np.testing.assert_allclose(dx, dy * np.cos(x), rtol=1e-14)
-
-
-@pytest.mark.parametrize("number", [1, 2, 3])
-@pytest.mark.parametrize("sequence", [list, tuple])
-def test_a_gradient_can_be_a_list_of_lists_with_as_many_rows_as_there_are_inputs(sequence, number, mode, rng):
-    inputs, dy = [random_array(rng, [2, 3]) for _ in range(number)], random_array(rng, [2, 3])
-
-    def product(*arrays):
-        value = np.prod(arrays, axis=0)
-        gradients = [(value / array).tolist() for array in arrays]
-        return value.tolist(), gradients[0] if number == 1 else sequence(gradients)
-
-    value, gradients = mode(cg.numpy_function(product), inputs, dy)
-    np.testing.assert_allclose(value, np.prod(inputs, axis=0), rtol=1e-13)
-    for x, dx in zip(inputs, gradients, strict=True):
-        np.testing.assert_allclose(dx, dy * np.prod(inputs, axis=0) / x, rtol=1e-13)
-
-
-def test_elementwise_inputs_broadcast(gradient, rng):
-    x, y, dy = random_array(rng, [4, 1]), random_array(rng, [3]), random_array(rng, [4, 3])
-
-    def product(x, y):
-        return x * np.exp(y), (np.broadcast_to(np.exp(y), (4, 3)), x * np.exp(y))
-
-    dx, by_y = gradient(cg.numpy_function(product), [x, y], dy)
-    np.testing.assert_allclose(dx, np.sum(dy * np.exp(y), 1, keepdims=True), rtol=1e-13)
-    np.testing.assert_allclose(by_y, np.sum(dy * x * np.exp(y), 0), rtol=1e-13)
-
-
-@pytest.mark.parametrize("dimensions", [[3], [None]], ids=str)
-def test_a_jacobian_from_an_initial_value_problem(mode, dimensions):
-    rates, dy = np.array([0.5, 1.0, 2.0]), np.array([1.0, 10.0, 100.0])
-    value, (dx,) = mode(cg.numpy_function(decay, tf.TensorSpec(dimensions, tf.float64)), [rates], dy)
-    np.testing.assert_allclose(value, np.exp(-rates), rtol=1e-8)
-    np.testing.assert_allclose(dx, -np.exp(-rates) * dy, rtol=1e-8)
-
-
-def test_a_scalar_of_inputs_of_several_ranks(mode, rng):
-    positions, charge, dy = random_array(rng, [5, 3]), np.array(0.7), np.array(3.0)
-    value, gradients = mode(cg.numpy_function(lennard_jones, tf.TensorSpec([], tf.float64)), [positions, charge], dy)
-    expected, expected_gradients = lennard_jones(positions, charge)
-    np.testing.assert_allclose(value, expected, rtol=1e-14)
-    for actual, by_hand in zip(gradients, expected_gradients, strict=True):
-        np.testing.assert_allclose(actual, 3.0 * by_hand, rtol=1e-13)
+def product_in_lists(*arrays):
+    value = np.prod(arrays, axis=0)
+    rows = [(value / a).tolist() for a in arrays]
+    return value.tolist(), rows[0] if len(rows) == 1 else rows
 
 
 def matrix_outputs(a, b):
     """[B, 2, 4] from [B, 2, 3], [B, 3, 4] and [B]."""
-    by_a = np.einsum("ik,Bjl->Bilkj", np.eye(2), b)
-    by_b = np.einsum("lm,Bij->Biljm", np.eye(4), a)
-    return a @ b, [by_a, by_b]
+    return a @ b, (np.einsum("ik,Bjl->Bilkj", np.eye(2), b), np.einsum("lm,Bij->Biljm", np.eye(4), a))
 
 
-def test_a_batch_is_one_call(mode, rng):
-    a, b, dy = random_array(rng, [5, 2, 3]), random_array(rng, [5, 3, 4]), random_array(rng, [5, 2, 4])
-    function = cg.numpy_function(matrix_outputs, tf.TensorSpec([2, 4], tf.float64), batched=True)
-    value, (da, db) = mode(function, [a, b], dy)
-    np.testing.assert_allclose(value, a @ b, rtol=1e-14)
-    np.testing.assert_allclose(da, dy @ np.swapaxes(b, 1, 2), rtol=1e-13)
-    np.testing.assert_allclose(db, np.swapaxes(a, 1, 2) @ dy, rtol=1e-13)
+def scaled_sum(a, b):
+    total = np.sum(a, (1, 2))
+    return total * b, (np.ones_like(a) * b[:, None, None], total)
 
 
-def test_the_gradients_of_a_batch_have_a_static_size_for_each_example():
-    """Otherwise the gradient would compute the size in the graph, and the rank and shape of dx would be unknown."""
-    function = cg.numpy_function(matrix_outputs, tf.TensorSpec([2, 4], tf.float64), batched=True)
-    specs = [tf.TensorSpec(shape, tf.float64) for shape in ([None, 2, 3], [None, 3, 4])]
-    graph = tf.function(function, input_signature=specs).get_concrete_function().graph
-    shapes = [t.shape.as_list() for op in graph.get_operations() if op.type == "EnsureShape" for t in op.outputs]
-    shapes += [t.shape.as_list() for op in graph.get_operations() if op.type == "PyFunc" for t in op.outputs]
-    assert [None, 2, 4] in shapes
-    assert [None, 2, 4, 6] in shapes
-    assert [None, 2, 4, 12] in shapes
+def faddeeva(z):
+    w = scipy.special.wofz(z)
+    return w, -2 * z * w + 2j / np.sqrt(np.pi)
 
 
-@pytest.mark.parametrize(("run", "size"), [(eager, 0), (traced, 0), (eager, 1), (traced, 3)])
-def test_a_batch_of_inputs_of_several_ranks(run, size, rng):
-    a, b, dy = random_array(rng, [size, 2, 3]), random_array(rng, [size]), random_array(rng, [size])
-
-    def scaled_sum(a, b):
-        total = np.sum(a, (1, 2))
-        return total * b, (np.ones_like(a) * b[:, None, None], total)
-
-    value, (da, db) = run(cg.numpy_function(scaled_sum, tf.TensorSpec([], tf.float64), batched=True), [a, b], dy)
-    np.testing.assert_allclose(value, a.sum((1, 2)) * b)
-    np.testing.assert_allclose(da, (dy * b)[:, None, None] * np.ones_like(a))
-    np.testing.assert_allclose(db, dy * a.sum((1, 2)))
+def size(z, x):
+    return np.abs(z) * x, [np.diag(np.conj(z) / np.abs(z) * x), np.diag(np.abs(z))]
 
 
-@pytest.mark.mode_table(feature="numpy_function", mode="map_fn")
-def test_one_example_at_a_time_with_map_fn(gradient, rng):
-    rates, dy = np.exp(random_array(rng, [4, 2])), random_array(rng, [4, 2])
-    one = cg.numpy_function(decay, tf.TensorSpec([2], tf.float64))
-    (dx,) = gradient(lambda x: tf.map_fn(one, x), [rates], dy)
-    np.testing.assert_allclose(dx, -np.exp(-rates) * dy, rtol=1e-8)
+def solve(matrix, right):
+    value = np.linalg.solve(matrix, right)
+    return value, (matrix, value)
 
 
-@pytest.mark.mode_table(feature="numpy_function", mode="while_loop")
-def test_in_a_while_loop(rng):
-    x, dy = random_array(rng, [3]), random_array(rng, [3])
-    function = cg.numpy_function(erf)
+def adjoint(residuals, dy):
+    matrix, value = residuals
+    by_right = np.linalg.solve(matrix.T, dy)
+    return -np.outer(by_right, value), by_right
 
-    def loop(x):
-        return tf.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, function(y)), (0, x))[1]
 
-    inner = scipy.special.erf(x)
-    for run in (eager, traced, VJP_MODES["tf1_session"]):
-        value, (dx,) = run(loop, [x], dy)
-        np.testing.assert_allclose(value, scipy.special.erf(inner), rtol=1e-13)
-        np.testing.assert_allclose(dx, dy * erf(inner)[1] * erf(x)[1], rtol=1e-13)
+def tangent(residuals, matrix_tangent, right_tangent):
+    matrix, value = residuals
+    return np.linalg.solve(matrix, right_tangent - matrix_tangent @ value)
+
+
+linear = cg.numpy_function(solve, spec(3), vjp=adjoint, jvp=tangent)
+
+
+def sine(x):
+    return np.sin(x), np.cos(x)
+
+
+def cases():
+    x, y, z, dy = array(4, 3), array(4, 1), array(3), array(4, 3)
+    c, dc, w, dw = (array(4, dtype=tf.complex128) for _ in range(4))
+    rates, k = np.array([0.5, 1.0, 2.0]), np.array([1.0, 10.0, 100.0])
+    a, b, dm = array(5, 2, 3), array(5, 3, 4), array(5, 2, 4)
+    matrix, right = array(3, 3) + 3 * np.eye(3), array(3)
+    energy, by_energy = lennard_jones(x, np.array(0.7))
+    long, d_long = array(100_000), array(100_000)
+
+    yield "elementwise", Case(cg.numpy_function(erf), [x], dy, scipy.special.erf(x), [dy * erf(x)[1]])
+    for kind in (list, tuple):  # A list of one array is one gradient, not a gradient of shape [1, ...].
+        one = cg.numpy_function(lambda x, kind=kind: (np.sin(x), kind([np.cos(x)])))
+        yield f"a {kind.__name__} of one", Case(one, [z[:1]], z[1:2], np.sin(z[:1]), [z[1:2] * np.cos(z[:1])])
+    for n in (1, 2, 3):  # As many rows as there are inputs.
+        inputs = [array(2, 3) for _ in range(n)]
+        value = np.prod(inputs, axis=0)
+        expected = [dy[:2] * value / each for each in inputs]
+        yield f"lists of {n}", Case(cg.numpy_function(product_in_lists), inputs, dy[:2], value, expected)
+    product = cg.numpy_function(lambda y, z: (y * np.exp(z), (np.exp(z) + 0 * y, y * np.exp(z))))
+    by_y, by_z = np.sum(dy * np.exp(z), 1, keepdims=True), np.sum(dy * y * np.exp(z), 0)
+    yield "broadcast", Case(product, [y, z], dy, y * np.exp(z), [by_y, by_z])
+    for shape in ([3], [None]):
+        jacobian = cg.numpy_function(decay, spec(*shape))
+        yield f"Jacobian {shape}", Case(jacobian, [rates], k, np.exp(-rates), [-np.exp(-rates) * k])
+    scalar = cg.numpy_function(lennard_jones, spec())
+    yield "scalar", Case(scalar, [x, np.array(0.7)], np.array(3.0), energy, [3.0 * g for g in by_energy])
+    yield "complex", Case(cg.numpy_function(faddeeva), [c], dc, faddeeva(c)[0], [dc * np.conj(faddeeva(c)[1])])
+    by_size = [z * x[0] * c[:3] / np.abs(c[:3]), z * np.abs(c[:3])]
+    yield "real of complex", Case(cg.numpy_function(size, spec(3)), [c[:3], x[0]], z, np.abs(c[:3]) * x[0], by_size)
+    phase = cg.numpy_function(lambda x: (np.exp(1j * x), np.diag(1j * np.exp(1j * x))), spec(4, dtype=tf.complex128))
+    real = np.abs(w)
+    by_phase = np.real(dw * np.conj(1j * np.exp(1j * real)))
+    yield "complex of real", Case(phase, [real], dw, np.exp(1j * real), [by_phase])
+    batch = cg.numpy_function(matrix_outputs, spec(2, 4), batched=True)
+    by_matrices = [dm @ np.swapaxes(b, 1, 2), np.swapaxes(a, 1, 2) @ dm]
+    yield "batch", Case(batch, [a, b], dm, a @ b, by_matrices)
+    for count in (0, 1, 3):
+        many, factor, upstream = a[:count], array(count), array(count)
+        total = many.sum((1, 2))
+        expected = [(upstream * factor)[:, None, None] * np.ones_like(many), upstream * total]
+        scaled = cg.numpy_function(scaled_sum, spec(), batched=True)
+        yield f"batch of {count}", Case(scaled, [many, factor], upstream, total * factor, expected)
+
+    yield "vjp", Case(linear, [matrix, right], z, solve(matrix, right)[0], adjoint(solve(matrix, right)[1], z))
+    # The inputs broadcast, and each gradient has the shape of its input. One is complex, so the vjp conjugates.
+    power = cg.numpy_function(
+        lambda c, x: (c**2 * x, (c, x)),
+        vjp=lambda r, dy: (dy * np.conj(2 * r[0] * r[1]), np.sum(np.real(dy * np.conj(r[0] ** 2)), 0)),
+    )
+    c, d = c.reshape(2, 2), dc.reshape(2, 2)
+    by_power = [d * np.conj(2 * c * right[:2]), np.sum(np.real(d * np.conj(c**2)), 0)]
+    yield "vjp, elementwise", Case(power, [c, right[:2]], d, c**2 * right[:2], by_power)
+    rows = cg.numpy_function(
+        lambda x: (np.sum(x**2, -1), x), spec(), vjp=lambda x, dy: 2 * x * dy[:, None], batched=True
+    )
+    yield "vjp, batch", Case(rows, [x], y[:, 0], np.sum(x**2, -1), [2 * x * y])
+    # Their Jacobian would take 80 GB.
+    cumulative = cg.numpy_function(
+        lambda x: (np.cumsum(np.sin(x)), np.cos(x)),
+        spec(100_000),
+        vjp=lambda r, dy: r * np.cumsum(dy[::-1])[::-1],
+    )
+    by_long = np.cos(long) * np.cumsum(d_long[::-1])[::-1]
+    yield "vjp of 100,000", Case(cumulative, [long], d_long, np.cumsum(np.sin(long)), [by_long])
+
+
+CASES = dict(cases())
+
+
+@pytest.mark.mode_table(feature="numpy_function", mode="eager")
+@pytest.mark.mode_table(feature="numpy_function", mode="traced")
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("mode", WITHOUT_XLA)
+def test_values_and_gradients(name, mode):
+    case = CASES[name]
+    value, found = VJP_MODES[mode](case.function, case.args, case.dy)
+    tolerance = {"rtol": 1e-8 if name.startswith("Jacobian") else 1e-11, "atol": 1e-12}
+    np.testing.assert_allclose(value, case.value, **tolerance)
+    for x, actual, expected in zip(case.args, found, case.gradients, strict=True):
+        assert actual.dtype == x.dtype
+        np.testing.assert_allclose(actual, expected, **tolerance)
+
+
+def largest(x):
+    position = int(np.argmax(x))
+    return {"size": x[position], "rest": (np.delete(x, position), position)}, position
+
+
+def test_a_structure_with_an_integer(gradient):
+    def by_largest(position, by_rest, by_position, by_size):
+        assert by_position == 0
+        return [np.insert(by_rest, position, by_size)]
+
+    output = {"size": spec(), "rest": (spec(3), spec(dtype=tf.int64))}
+    function = cg.numpy_function(largest, output, vjp=by_largest)
+    x = np.array([1.0, 5.0, 2.0, 3.0])
+
+    def loss(x):
+        value = function(x)
+        assert value["rest"][1].dtype == tf.int64
+        return 2 * value["size"] + tf.reduce_sum(value["rest"][0] * [1.0, 10.0, 100.0])
+
+    tf.nest.map_structure(np.testing.assert_array_equal, function(x), {"size": 5.0, "rest": (x[[0, 2, 3]], 1)})
+    np.testing.assert_array_equal(gradient(loss, [x], None)[0], [1.0, 2.0, 10.0, 100.0])
 
 
 @pytest.mark.parametrize(("dtype", "result"), pairs(DTYPES, [np.float16, np.int8, np.bool_, np.float64, "list"]))
@@ -184,64 +229,182 @@ def test_results_of_any_kind_are_cast(dtype, result):
         np.testing.assert_array_equal(tf.cast(dz, tf.complex64), (1 + (result == "list")) * x * [1, 10, 100])
 
 
-@pytest.mark.mode_table(feature="numpy_function", mode="eager")
-@pytest.mark.mode_table(feature="numpy_function", mode="traced")
-@pytest.mark.parametrize("run", [eager, traced])
-def test_a_complex_function(run, rng):
-    """The Faddeeva function, w' = -2 z w + 2i / sqrt(pi)."""
-    z, dy = random_array(rng, [4], tf.complex128), random_array(rng, [4], tf.complex128)
+@pytest.mark.mode_table(feature="numpy_function", mode="while_loop")
+@pytest.mark.mode_table(feature="numpy_function, vjp", mode="while_loop")
+@pytest.mark.parametrize(("has_vjp", "mode"), pairs([False, True], ["eager", "traced", "tf1_session", "inside"]))
+def test_in_a_loop(has_vjp, mode):
+    """Each step has its own residuals."""
+    function = cg.numpy_function(sine, spec(3), vjp=lambda c, dy: c * dy) if has_vjp else cg.numpy_function(sine)
+    x, dy = array(3), array(3)
 
-    def faddeeva(z):
-        w = scipy.special.wofz(z)
-        return w, -2 * z * w + 2j / np.sqrt(np.pi)
+    def loop(x):
+        return tf.while_loop(lambda i, _: i < 4, lambda i, x: (i + 1, function(x)), (0, x))[1]
 
-    value, (dz,) = run(cg.numpy_function(faddeeva), [z], dy)
-    np.testing.assert_allclose(value, scipy.special.wofz(z), rtol=1e-13)
-    np.testing.assert_allclose(dz, dy * np.conj(faddeeva(z)[1]), rtol=1e-12)
-
-
-def test_values_of_another_dtype_than_the_inputs(gradient, rng):
-    z, x = random_array(rng, [3], tf.complex128), random_array(rng, [3], tf.float32)
-    dy, dz = random_array(rng, [3]), random_array(rng, [3], tf.complex128)
-
-    def real(z, x):
-        return np.abs(z) * x, [np.diag(np.conj(z) / np.abs(z) * x), np.diag(np.abs(z))]
-
-    by_z, by_x = gradient(cg.numpy_function(real, tf.TensorSpec([3], tf.float64)), [z, x], dy)
-    assert (by_z.dtype, by_x.dtype) == (tf.complex128, tf.float32)
-    np.testing.assert_allclose(by_z, dy * x * z / np.abs(z), rtol=1e-13)
-    np.testing.assert_allclose(by_x, dy * np.abs(z), rtol=1e-6)
-    phase = cg.numpy_function(
-        lambda x: (np.exp(1j * x), np.diag(1j * np.exp(1j * x))), tf.TensorSpec([3], tf.complex128)
-    )
-    (dx,) = gradient(phase, [np.abs(z)], dz)
-    np.testing.assert_allclose(dx, np.real(dz * np.conj(1j * np.exp(1j * np.abs(z)))), rtol=1e-13)
+    value, expected = x, dy
+    for _ in range(4):
+        value, expected = np.sin(value), expected * np.cos(value)
+    if mode == "inside":
+        dx = gradients("eager", tf.function(loop), [tf.constant(x)], tf.constant(dy))[0]
+    else:
+        dx = VJP_MODES[mode](loop, [x], dy)[1][0]
+    np.testing.assert_allclose(dx, expected, rtol=1e-12)
 
 
-def test_there_is_no_second_derivative(gradient):
-    function = cg.numpy_function(erf)
-    assert gradient(lambda x: tape_vjp(function, [x], tf.ones_like(x))[1][0], [np.array([0.5, 1.0])], None) == [None]
+@pytest.mark.mode_table(feature="numpy_function, vjp", mode="cond")
+@pytest.mark.parametrize("chosen", [True, False])
+def test_in_a_conditional(chosen):
+    x, dy = array(3), array(3)
+    function = cg.numpy_function(sine, spec(3), vjp=lambda c, dy: c * dy)
+    choose = tf.function(lambda x: tf.cond(tf.constant(chosen), lambda: function(x), lambda: 2 * x))
+    np.testing.assert_allclose(eager(choose, [x], dy)[1][0], dy * (np.cos(x) if chosen else 2), rtol=1e-13)
+
+
+def jvp_of(function, args, tangents):
+    with tf.autodiff.ForwardAccumulator(args, tangents) as accumulator:
+        y = function(*args)
+    return accumulator.jvp(y)
+
+
+JACOBIAN = cg.numpy_function(decay, spec(3))
+REAL_SIZE = cg.numpy_function(size, spec(3))
+TANGENTS = {
+    "vjp and jvp": (linear, [(array(3, 3) + 3 * np.eye(3)), array(3)], lambda a, t: tangent(solve(*a)[1], *t)),
+    "elementwise": (cg.numpy_function(erf), [array(3)], lambda a, t: t[0] * erf(a[0])[1]),
+    "Jacobian": (JACOBIAN, [np.exp(array(3))], lambda a, t: -np.exp(-a[0]) * t[0]),
+    "real of complex": (
+        REAL_SIZE,
+        [array(3, dtype=tf.complex128), array(3)],
+        lambda a, t: np.real(np.conj(a[0]) / np.abs(a[0]) * a[1] * t[0]) + np.abs(a[0]) * t[1],
+    ),
+}
 
 
 @pytest.mark.mode_table(feature="numpy_function", mode="forward_mode_eager")
-def test_tangents(rng):
-    x, t = random_array(rng, [3]), random_array(rng, [3])
+@pytest.mark.mode_table(feature="numpy_function, vjp", mode="forward_mode")
+@pytest.mark.mode_table(feature="numpy_function, vjp", mode="forward_mode_eager")
+@pytest.mark.parametrize("name", TANGENTS)
+@pytest.mark.parametrize("where", ["eager", "inside", "around"])
+def test_tangents(name, where):
+    """In eager mode and inside a tf.function, only `jvp` is called. Around a tf.function, TensorFlow transposes twice."""
+    function, args, expected = TANGENTS[name]
+    vectors = [array(*a.shape, dtype=tf.as_dtype(a.dtype)) for a in args]
+    tensors = [tf.constant(a) for a in args], [tf.constant(t) for t in vectors]
+    if where == "inside":
+        result = tf.function(lambda: jvp_of(function, *tensors))()
+    else:
+        result = jvp_of(tf.function(function) if where == "around" else function, *tensors)
+    np.testing.assert_allclose(result, expected(args, vectors), rtol=1e-8)
 
-    def jvp(x, t):
-        with tf.autodiff.ForwardAccumulator(x, t) as accumulator:
-            y = cg.numpy_function(erf)(x)
-        return accumulator.jvp(y)
 
-    for run in (jvp, tf.function(jvp)):
-        np.testing.assert_allclose(run(tf.constant(x), tf.constant(t)), t * erf(x)[1], rtol=1e-13)
+def test_the_tangents_of_a_structure_and_reverse_mode_over_them():
+    x, t = tf.constant(array(3)), tf.constant(array(3))
+    function = cg.numpy_function(
+        lambda x: ([np.sin(x), 7], np.cos(x)),
+        [spec(3), spec(dtype=tf.int64)],
+        vjp=lambda c, dy, _: c * dy,
+        jvp=lambda c, t: [c * t, None],
+    )
+    np.testing.assert_allclose(jvp_of(lambda x: function(x)[0], [x], [t]), np.cos(x) * t, rtol=1e-13)
+    dy = tf.constant([1.0, 10.0, 100.0], tf.float64)
+    for function in (cg.numpy_function(sine), cg.numpy_function(sine, vjp=np.multiply, jvp=np.multiply)):
+        with tf.GradientTape() as tape:
+            tape.watch(t)
+            tangent_of_y = jvp_of(function, [x], [t])
+        np.testing.assert_allclose(tape.gradient(tangent_of_y, t, output_gradients=dy), np.cos(x) * dy, rtol=1e-13)
 
 
 @pytest.mark.mode_table(feature="numpy_function", mode="jacobians")
-def test_jacobians(rng):
-    x = random_array(rng, [3])
-    function = cg.numpy_function(decay, tf.TensorSpec([3], tf.float64))
+@pytest.mark.mode_table(feature="numpy_function, vjp", mode="jacobians")
+@pytest.mark.parametrize(("name", "is_traced"), pairs(["gradients", "vjp"], [False, True]))
+def test_jacobians(name, is_traced):
+    matrix, x = tf.constant(array(3, 3) + 3 * np.eye(3)), tf.constant(np.exp(array(3)))
+    function = JACOBIAN if name == "gradients" else lambda x: linear(matrix, x)
+    expected = decay(x.numpy())[1] if name == "gradients" else np.linalg.inv(matrix)
     with tf.GradientTape() as tape:
-        z = tf.constant(x)
-        tape.watch(z)
-        y = function(z)
-    np.testing.assert_allclose(tape.jacobian(y, z, experimental_use_pfor=True), decay(x)[1], rtol=1e-12)
+        tape.watch(x)
+        y = (tf.function(function) if is_traced else function)(x)
+    np.testing.assert_allclose(tape.jacobian(y, x), expected, rtol=1e-8, atol=1e-12)
+
+
+sine_by_tensors = cg.numpy_function(
+    lambda inputs, dy: (np.cos(inputs[0]) * dy, (inputs[0], dy)),
+    spec(3),
+    vjp=lambda r, u: (-u * r[1] * np.sin(r[0]), u * np.cos(r[0])),
+)
+
+
+@pytest.mark.parametrize("is_function", [False, True], ids=["numpy_function", "tf.function"])
+def test_a_second_derivative_by_a_vjp_of_tensors(is_function, gradient):
+    vjp = tf.function(lambda inputs, dy: tf.cos(inputs[0]) * dy) if is_function else sine_by_tensors
+    function = cg.numpy_function(lambda x: (np.sin(x), None), spec(3), vjp=vjp)
+    x, dy, u = (array(3) for _ in range(3))
+    by_x, by_dy = gradient(lambda x, dy: tape_vjp(function, [x], dy)[1][0], [x, dy], u)
+    np.testing.assert_allclose(by_x, -u * dy * np.sin(x), rtol=1e-13)
+    np.testing.assert_allclose(by_dy, u * np.cos(x), rtol=1e-13)
+
+
+WITHOUT_SECOND = {
+    "gradients": (cg.numpy_function(sine), "its gradients are arrays"),
+    "vjp": (cg.numpy_function(sine, vjp=np.multiply, jvp=np.multiply), "its vjp computes with arrays"),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_SECOND)
+@pytest.mark.parametrize("where", ["eager", "inside", "around", "session"])
+def test_a_second_derivative_by_arrays_is_an_error(name, where):
+    """Also where the graph is built before anybody asks for it: TensorFlow would take None for zero."""
+    function, reason = WITHOUT_SECOND[name]
+    x, dy = array(3), array(3)
+
+    def second(x):
+        return tape_vjp(lambda x: tape_vjp(function, [x], tf.constant(dy))[1][0], [x], None)[1][0]
+
+    def run():
+        if where == "session":
+            with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+                x0 = tf.constant(x)
+                dx = tf.gradients(function(x0), x0, grad_ys=tf.constant(dy))[0]
+                np.testing.assert_allclose(session.run(dx), dy * np.cos(x), rtol=1e-13)
+                return session.run(tf.gradients(dx, x0))
+        if where == "around":
+            return tape_vjp(
+                tf.function(lambda x: tape_vjp(function, [x], tf.constant(dy))[1][0]), [tf.constant(x)], None
+            )
+        return (tf.function(second) if where == "inside" else second)(tf.constant(x))
+
+    error = NotImplementedError if where == "eager" else tf.errors.UnimplementedError
+    with pytest.raises(error, match=f"has no second derivatives, because {reason}. Pass a vjp made with"):
+        run()
+
+
+def test_the_second_derivative_with_respect_to_the_upstream_gradient_alone(gradient):
+    x, u = array(3), array(3)
+    for function, _ in WITHOUT_SECOND.values():
+        (by_dy,) = gradient(lambda dy, f=function: tape_vjp(f, [tf.constant(x)], dy)[1][0], [array(3)], u)
+        np.testing.assert_allclose(by_dy, u * np.cos(x), rtol=1e-13)
+
+
+WRAPPED = {
+    "recompute_grad": lambda f: cg.recompute_grad(lambda x: tf.exp(f(x))),
+    "override_gradients": lambda f: cg.override_gradients(
+        lambda x: tf.exp(f(x)), {"Exp": lambda op, dy: dy * op.outputs[0]}
+    ),
+    "custom_gradient": lambda f: cg.custom_gradient(lambda x: (tf.exp(f(x)), lambda dy: dy * tf.exp(f(x)) * tf.cos(x))),
+}
+
+
+@pytest.mark.parametrize(("name", "is_traced"), pairs(WRAPPED, [False, True]))
+@pytest.mark.parametrize("has_vjp", [False, True], ids=["gradients", "vjp"])
+def test_inside_of_other_functions_of_the_library(name, has_vjp, is_traced):
+    calls = []
+
+    def counted(x):
+        calls.append(1)
+        return sine(x)
+
+    function = cg.numpy_function(counted, spec(3), vjp=lambda c, dy: c * dy) if has_vjp else cg.numpy_function(counted)
+    x, dy = array(3), array(3)
+    _, (dx,) = (traced if is_traced else eager)(WRAPPED[name](function), [x], dy)
+    np.testing.assert_allclose(dx, dy * np.exp(np.sin(x)) * np.cos(x), rtol=1e-13)
+    if name == "recompute_grad":
+        assert len(calls) == 1  # Its result is kept, because it can have side effects.

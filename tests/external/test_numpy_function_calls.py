@@ -1,13 +1,13 @@
-"""How numpy_function calls the function: how often, with which arguments, in Keras, and how long it keeps it."""
+"""How numpy_function calls its functions: how often, also for batches; with which arguments; how long it keeps them."""
 
 import gc
 import logging
+import re
 import threading
 
 import keras
 import numpy as np
 import pytest
-import scipy.integrate
 import scipy.special
 import tensorflow as tf
 import tf_keras
@@ -15,33 +15,195 @@ import tf_keras
 import tf_cg_ops as cg
 
 from ..support.functions import erf
-from ..support.modes import eager, traced
+from ..support.modes import RUNS, eager, tape_vjp, traced
 from ..support.processes import run_python
 from ..support.sources import ROOT
 
+VECTOR = tf.TensorSpec([3], tf.float64)
 
-class Counted:
-    """erf, which counts its calls."""
+
+class Sine:
+    """Functions of the sine that keep the shapes they are called with. Each works for any leading dimensions."""
 
     def __init__(self):
-        self.calls = 0
+        self.shapes = {"f": [], "vjp": [], "jvp": []}
 
-    def erf(self, x):
-        self.calls += 1
-        return erf(x)
+    def pair(self, x):
+        self.shapes["f"].append(x.shape)
+        return np.sin(x), np.cos(x)
+
+    def jacobian(self, x):
+        self.shapes["f"].append(x.shape)
+        return np.sin(x), np.cos(x)[..., None] * np.eye(3)
+
+    def vjp(self, residuals, dy):
+        self.shapes["vjp"].append(dy.shape)
+        return residuals * dy
+
+    def jvp(self, residuals, t):
+        self.shapes["jvp"].append(t.shape)
+        return residuals * t
+
+    def take_calls(self, kind):
+        shapes, self.shapes[kind] = self.shapes[kind], []
+        return shapes
 
 
-def test_value_and_gradient_are_one_call(gradient):
-    """For a method, too."""
-    counted = Counted()
-    function = cg.numpy_function(counted.erf)
-    x, dy = tf.constant([0.5, 1.0]), tf.constant([1.0, 10.0])
-    function(x)
-    assert counted.calls == 1
-    for number in (2, 3):
-        (dx,) = gradient(function, [x], dy)
-        np.testing.assert_allclose(dx, dy * erf(x.numpy())[1], rtol=1e-6)
-        assert counted.calls == number
+def of_one(function):
+    """For an example without a batch."""
+    return lambda x: function(x[tf.newaxis])[0]
+
+
+# A function of an example with a vjp of NumPy or not, and what the shapes of a batch have in front.
+BATCHED = {
+    "elementwise": lambda s: (cg.numpy_function(s.pair, batched=True), False),
+    "Jacobian": lambda s: (of_one(cg.numpy_function(s.jacobian, VECTOR, batched=True)), False),
+    "vjp": lambda s: (of_one(cg.numpy_function(s.pair, VECTOR, vjp=s.vjp, jvp=s.jvp, batched=True)), True),
+    "elementwise vjp": lambda s: (cg.numpy_function(s.pair, vjp=s.vjp, jvp=s.jvp, batched=True), True),
+}
+
+
+def gradient_of(function):
+    return lambda pair: tape_vjp(function, [pair[0]], pair[1])[1][0]
+
+
+def tangents_of(function, x, t):
+    with tf.autodiff.ForwardAccumulator(x, t) as accumulator:
+        y = function(x)
+    return accumulator.jvp(y)
+
+
+def vectorized(function, elements):
+    return tf.vectorized_map(function, elements, fallback_to_while_loop=False)
+
+
+# What to compute of a function from x and dy in [4, 3], the result, and the leading dimension of each call.
+IN_VECTORIZED_MAP = {
+    "value": (lambda f, x, dy: vectorized(f, x), lambda x, dy: np.sin(x), [4]),
+    "tape inside": (lambda f, x, dy: vectorized(gradient_of(f), (x, dy)), lambda x, dy: dy * np.cos(x), [4]),
+    "tape outside": (
+        lambda f, x, dy: tape_vjp(lambda x: vectorized(f, x), [x], dy)[1][0],
+        lambda x, dy: dy * np.cos(x),
+        [4],
+    ),
+    "forward mode": (
+        lambda f, x, dy: vectorized(lambda pair: tangents_of(f, *pair), (x, dy)),
+        lambda x, dy: dy * np.cos(x),
+        [4],
+    ),
+    "two of them": (
+        lambda f, x, dy: vectorized(lambda x: vectorized(gradient_of(f), (tf.stack([x, x]), dy[:2])), x),
+        lambda x, dy: dy[:2] * np.cos(x)[:, None],
+        [8],
+    ),
+    "every dy for every x": (
+        lambda f, x, dy: vectorized(lambda dy: vectorized(lambda x: gradient_of(f)((x, dy)), x), dy),
+        lambda x, dy: dy[:, None] * np.cos(x),
+        [16],
+    ),
+    "some": (  # Those whose first element is positive.
+        lambda f, x, dy: tf.vectorized_map(
+            lambda p: tf.cond(p[0][0] > 0, lambda: gradient_of(f)(p), lambda: p[1]), (x, dy)
+        ),
+        lambda x, dy: np.where(x[:, :1] > 0, dy * np.cos(x), dy),
+        [3],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BATCHED)
+@pytest.mark.parametrize("where", IN_VECTORIZED_MAP)
+def test_vectorized_map_calls_a_batched_function_once(name, where):
+    sine = Sine()
+    function, has_vjp = BATCHED[name](sine)
+    compute, expected, sizes = IN_VECTORIZED_MAP[where]
+    x, dy = np.arange(12.0).reshape(4, 3) / 5 - 0.1, 1.0 + np.arange(12.0).reshape(4, 3) ** 2
+    compiled = tf.function(lambda x, dy: compute(function, x, dy))
+    for _ in range(2):
+        result = compiled(tf.constant(x), tf.constant(dy))
+        np.testing.assert_allclose(result, expected(x, dy), rtol=1e-13)
+        assert [shape[0] for shape in sine.take_calls("f")] == sizes
+        derivatives = sine.take_calls("vjp") + sine.take_calls("jvp")
+        assert [shape[0] for shape in derivatives] == (sizes if has_vjp and where != "value" else [])
+
+
+@pytest.mark.parametrize("name", BATCHED)
+def test_jacobians_of_a_batch_call_the_function_once(name):
+    sine = Sine()
+    function, has_vjp = BATCHED[name](sine)
+    x = tf.constant(np.arange(12.0).reshape(4, 3))
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.function(lambda x: vectorized(function, x))(x)
+    jacobian = tape.batch_jacobian(y, x)
+    np.testing.assert_allclose(jacobian, np.cos(x)[..., None] * np.eye(3), rtol=1e-13, atol=1e-15)
+    assert len(sine.shapes["f"]) == 1
+    assert len(sine.shapes["vjp"]) == 3 * has_vjp  # One for each element of an example.
+
+
+@pytest.mark.parametrize("shared", ["x", "factor", "none"])
+def test_what_is_the_same_for_all_examples_of_a_batch(shared):
+    """An input that has no gradient has no batch: if it differs, each example is a call of its own."""
+    calls = []
+
+    def scaled(x, factor):
+        calls.append(x.shape)
+        return factor * x, factor * np.ones_like(x)
+
+    function = cg.numpy_function(scaled, batched=True, nondiff_argnames=["factor"])
+    x, factor, dy = np.arange(6.0).reshape(2, 3), np.array([3.0, 5.0]), np.array([[1.0, 2.0, 4.0], [8.0, 16.0, 32.0]])
+    of = {
+        "x": lambda f, dy: tape_vjp(lambda x: function(x, f), [tf.constant(x[0])], dy)[1][0],
+        "factor": lambda x, dy: tape_vjp(lambda x: function(x, factor[0]), [x], dy)[1][0],
+        "none": lambda f, dy: tape_vjp(lambda x: function(x, f), [x[0] * f], dy)[1][0],
+    }[shared]
+    first = x if shared == "factor" else factor
+    result = tf.function(lambda: vectorized(lambda pair: of(*pair), (tf.constant(first), tf.constant(dy))))()
+    np.testing.assert_allclose(result, dy * (factor[0] if shared == "factor" else factor[:, None]))
+    assert calls == ([(2, 3)] if shared == "factor" else [(3,), (3,)])
+
+
+@pytest.mark.mode_table(feature="numpy_function", mode="map_fn")
+@pytest.mark.mode_table(feature="numpy_function, vjp", mode="map_fn")
+@pytest.mark.parametrize("name", BATCHED)
+@pytest.mark.parametrize("run", ["map_fn", "vectorized_map"])
+def test_other_functions_are_called_once_for_each_example(name, run):
+    """And all in tf.map_fn, whose body TensorFlow runs for one element at a time."""
+    sine = Sine()
+    function, has_vjp = BATCHED[name](sine)
+    if run == "vectorized_map":
+        function = {
+            "elementwise": cg.numpy_function(sine.pair),
+            "Jacobian": cg.numpy_function(sine.jacobian, VECTOR),
+            "vjp": cg.numpy_function(sine.pair, VECTOR, vjp=sine.vjp),
+            "elementwise vjp": cg.numpy_function(sine.pair, vjp=sine.vjp),
+        }[name]
+    x, dy = np.arange(12.0).reshape(4, 3), np.arange(1.0, 13.0).reshape(4, 3)
+    map_over = vectorized
+    if run == "map_fn":
+        map_over = lambda f, x: tf.map_fn(f, x, fn_output_signature=tf.float64)  # noqa: E731
+    result = tf.function(lambda: map_over(gradient_of(function), (tf.constant(x), tf.constant(dy))))()
+    np.testing.assert_allclose(result, dy * np.cos(x), rtol=1e-13)
+    # TensorFlow also runs the example that it vectorizes.
+    assert len(sine.shapes["f"]) == (4 if run == "map_fn" else 5)
+    assert len(sine.shapes["vjp"]) == 4 * has_vjp
+
+
+def test_other_python_code_is_still_called_in_a_loop(caplog):
+    calls = []
+
+    def double(x):
+        calls.append(x.shape)
+        return 2 * x
+
+    def example(x):
+        return tf.ensure_shape(tf.numpy_function(double, [x], x.dtype), [3])
+
+    x = tf.ones([2, 3])
+    np.testing.assert_array_equal(tf.function(lambda: tf.vectorized_map(example, x))(), 2 * x)
+    assert calls == [(3,)] * 3  # TensorFlow also runs the example that it traced.
+    with pytest.raises(ValueError, match="No pfor vectorization defined for PyFunc"):
+        tf.function(lambda: vectorized(example, x))()
 
 
 def test_a_graph_merges_and_drops_no_call():
@@ -66,9 +228,15 @@ def test_a_graph_merges_and_drops_no_call():
 
 
 @pytest.mark.parametrize("package", [keras, tf_keras], ids=["keras3", "tf_keras"])
-def test_a_layer_in_fit_calls_once_for_each_batch(package, caplog):
-    counted = Counted()
-    function = cg.numpy_function(counted.erf)
+def test_a_layer_in_fit_calls_once_for_each_batch(package, caplog, tmp_path):
+    """And a file has the weights: the Python function is in the code."""
+    calls = []
+
+    def counted(x):
+        calls.append(1)
+        return erf(x)
+
+    function = cg.numpy_function(counted)
 
     class Erf(package.layers.Layer):
         def build(self, shape):
@@ -81,11 +249,11 @@ def test_a_layer_in_fit_calls_once_for_each_batch(package, caplog):
     x = rng.normal(size=(12, 3)).astype(np.float32)
     target = scipy.special.erf(0.5 * x)
     model = package.Sequential([package.layers.Input((3,)), Erf()])
-    built = counted.calls
+    built = len(calls)
     model.compile(optimizer=package.optimizers.SGD(0.5), loss="mse", jit_compile=False)
     with caplog.at_level(logging.WARNING, "tensorflow"):
         model.fit(x, target, epochs=2, batch_size=4, shuffle=False, verbose=0)
-    assert counted.calls - built == 6
+    assert len(calls) - built == 6
     # TensorFlow counts the traces of all models in a process together.
     assert not [record for record in caplog.records if "triggered tf.function retracing" not in record.getMessage()]
     w = np.ones(3)
@@ -94,17 +262,19 @@ def test_a_layer_in_fit_calls_once_for_each_batch(package, caplog):
         value, derivative = erf(batch * w)
         w = w - 0.5 * np.sum(2 * (value - expected) / value.size * derivative * batch, 0)
     np.testing.assert_allclose(model.get_weights()[0], w, rtol=1e-5)
+    model.save(tmp_path / "model.keras")
+    loaded = package.models.load_model(tmp_path / "model.keras", custom_objects={"Erf": Erf})
+    np.testing.assert_array_equal(loaded.predict(x, verbose=0), model.predict(x, verbose=0))
 
 
 @pytest.mark.parametrize("run", [eager, traced])
 def test_the_function_can_overwrite_its_arguments_and_keep_its_results(run):
     """Then no Tensor and no earlier result changes."""
-    buffer = np.zeros(200)
+    buffer, slope = np.zeros(200), np.zeros(200)
 
     def square(x):
         assert x.flags.writeable
-        buffer[:] = x**2
-        slope = 2 * x
+        buffer[:], slope[:] = x**2, 2 * x
         x[:] = -1.0
         return buffer, slope
 
@@ -125,15 +295,15 @@ def test_the_function_can_overwrite_its_arguments_and_keep_its_results(run):
 @pytest.mark.parametrize(
     "scalar", [0.5, np.float32(0.5), np.array(0.5), tf.constant(0.5)], ids=lambda s: type(s).__name__
 )
-@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
-def test_the_function_gets_arrays_also_for_scalars(scalar, traced):
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+def test_the_function_gets_arrays_also_for_scalars(scalar, mode):
     def check(x):
         assert type(x) is np.ndarray
         assert x.shape == ()
         return x**2, 2 * x
 
     function = cg.numpy_function(check, tf.TensorSpec([], tf.float64))
-    assert (tf.function(lambda: function(scalar)) if traced else lambda: function(scalar))().numpy() == 0.25
+    assert RUNS[mode](lambda: function(scalar))().numpy() == 0.25
 
 
 def test_arguments_without_a_gradient_have_no_entry(gradient):
@@ -157,34 +327,85 @@ def test_arguments_without_a_gradient_have_no_entry(gradient):
     assert seen["text"].tolist() == [b"a", b"long one"]
 
 
-def test_variables_and_structures_as_arguments(gradient):
-    v = tf.Variable([2.0, 3.0])
+def test_a_gradient_for_an_integer_is_an_error_that_says_so():
+    message = "must return 1 gradient (one for each differentiable input: 'x'), got 2. Integers, bools and other values"
+    for n in (2, tf.constant(2)):
+        for second in (None, np.zeros(3)):
+            power = cg.numpy_function(lambda x, n, second=second: (x**n, (n * x ** (n - 1), second)))
+            with pytest.raises(ValueError, match=re.escape(message)):
+                power(tf.constant([1.0, 2.0, 3.0]), n)
+
+
+@pytest.mark.parametrize("structured", [False, True], ids=["flat", "structured"])
+def test_variables_and_structures_as_arguments(structured, gradient):
+    """The gradients are flat, in the order of tf.nest, which sorts the keys, or in the structure of the arguments."""
 
     @cg.numpy_function
     def function(tree, *rest):
         (last,) = rest
-        return tree["x"] * tree["v"] + last, [tree["v"], tree["x"], np.ones(2)]
+        by_x, by_v = tree["v"], tree["x"]
+        flat = [by_v, by_x, np.ones(2)]
+        return tree["x"] * tree["v"] + last, ({"x": by_x, "v": by_v}, np.ones(2)) if structured else flat
 
-    x, dy = np.float32([5.0, 7.0]), tf.constant([1.0, 10.0])
+    v, x, dy = tf.Variable([2.0, 3.0]), np.float32([5.0, 7.0]), tf.constant([1.0, 10.0])
     dx, dv = gradient(lambda x, v: function({"v": v, "x": x}, np.float32([1.0, 1.0])), [x, v], dy)
-    # In the order of tf.nest: the keys are sorted.
-    np.testing.assert_array_equal(dx, [5.0, 70.0])
-    np.testing.assert_array_equal(dv, [2.0, 30.0])
+    np.testing.assert_array_equal(dx, [2.0, 30.0])
+    np.testing.assert_array_equal(dv, [5.0, 70.0])
 
 
-@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Of Keras.
-def test_a_keras_file_has_no_graph(tmp_path):
-    """A training run can be stored: the weights in the file, the Python function in the code."""
+def test_needed_tells_what_a_tape_watches(gradient):
+    seen = []
 
-    class Erf(keras.layers.Layer):
-        def call(self, x):
-            return cg.numpy_function(erf)(x)
+    def vjp(residuals, dy, needed):
+        seen.append(needed)
+        return [g if n else None for g, n in zip((residuals[1] * dy, residuals[0] * dy), needed, strict=True)]
 
-    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(2), Erf()])
-    x = np.array([[0.5, 1.0]], np.float32)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras", custom_objects={"Erf": Erf})
-    np.testing.assert_array_equal(loaded.predict(x, verbose=0), model.predict(x, verbose=0))
+    function = cg.numpy_function(lambda x, y: (x * y, (x, y)), VECTOR, vjp=vjp)
+    (by_y,) = gradient(lambda y: function(2 * np.ones(3), y), [np.zeros(3)], tf.constant([1.0, 2.0, 4.0], tf.float64))
+    np.testing.assert_array_equal(by_y, [2.0, 4.0, 8.0])
+    assert seen == [(False, True)]
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+def test_vjp_and_jvp_get_the_arguments_without_a_gradient(mode):
+    """They come by keyword, as in custom_vjp: Tensors as arrays, other values as they were passed."""
+    x, dy = np.array([1.0, 2.0, 3.0]), np.array([1.0, 10.0, 100.0])
+
+    def power(x, exponents, offset=1.0):
+        result = x**exponents + offset
+        exponents[:] = 0.0
+        return result, x.copy()
+
+    def backward(x, dy, exponents, offset):
+        assert isinstance(exponents, np.ndarray)
+        return dy * exponents * x ** (exponents - 1) * offset
+
+    function = cg.numpy_function(power, vjp=backward, jvp=backward, nondiff_argnames=["exponents", "offset"])
+    exponents = tf.constant([2.0, 3.0, 1.0], tf.float64)
+
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch([x, exponents])
+            y = function(x, exponents, offset=2.0)
+        return y, *tape.gradient(y, [x, exponents], tf.constant(dy), unconnected_gradients="zero")
+
+    y, dx, by_exponents = RUNS[mode](run)(tf.constant(x))
+    np.testing.assert_allclose(y, x ** exponents.numpy() + 2.0)
+    np.testing.assert_allclose(dx, 2.0 * dy * exponents.numpy() * x ** (exponents.numpy() - 1))
+    np.testing.assert_array_equal(by_exponents, np.zeros(3))
+    tangents = tangents_of(lambda x: function(x, exponents, offset=2.0), tf.constant(x), tf.constant(dy))
+    np.testing.assert_allclose(tangents, dx)
+
+
+def test_a_vjp_of_tensors_gets_them_by_keyword_too():
+    square = cg.numpy_function(
+        lambda x, factor: (factor * x**2, None),
+        vjp=tf.function(lambda args, dy, factor: 2.0 * factor * args[0] * dy),
+        nondiff_argnames=["factor"],
+    )
+    x = tf.constant([1.0, 2.0])
+    _, (dx,) = tape_vjp(lambda x: square(x, factor=3.0), [x], tf.constant([1.0, 10.0]))
+    np.testing.assert_allclose(dx, [6.0, 120.0])
 
 
 def test_a_function_that_was_traced_in_a_thread_outlives_the_thread():

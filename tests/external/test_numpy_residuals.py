@@ -31,11 +31,11 @@ class Residuals:
 class Sine:
     """A function with its adjoint. It counts its calls and knows which residuals are alive."""
 
-    def __init__(self, **options):
+    def __init__(self):
         self.calls = {"f": 0, "vjp": 0, "jvp": 0}
         self._living = 0
         self._none_lives = threading.Condition()
-        self.function = cg.numpy_function(self.f, SPEC, vjp=self.vjp, **options)
+        self.function = cg.numpy_function(self.f, SPEC, vjp=self.vjp)
 
     def f(self, x):
         self.calls["f"] += 1
@@ -69,46 +69,64 @@ def gradient(function, x=X):
     return tape_vjp(function, [x], DY)[1][0]
 
 
-@pytest.mark.parametrize("where", ["eager", "around", "inside"])
-def test_vjp_is_called_once_for_a_gradient_and_never_without(where):
+def in_a_loop(function):
+    return lambda x: tf.while_loop(lambda i, _: i < 20, lambda i, x: (i + 1, function(x)), (0, x))[1]
+
+
+def unused_gradient(function, x):
+    gradient(function, x)
+    return 2 * x
+
+
+def forward_mode(function, x):
+    with tf.autodiff.ForwardAccumulator(x, DY) as accumulator:
+        y = function(x)
+    return accumulator.jvp(y)
+
+
+def jacobian(function, x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x)
+    return tape.jacobian(y, x)
+
+
+def in_a_session(function, x):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        fed = tf.compat.v1.placeholder(tf.float64, [3])
+        y = function(fed)
+        dx = tf.gradients(y, fed, grad_ys=tf.constant(DY.numpy()))[0]
+        session.run(y, {fed: x.numpy()})
+        return session.run(dx, {fed: x.numpy()})
+
+
+# What to compute of a function and x, where it is traced ("inside": the tape, too), and how often that calls.
+PROGRAMS = {
+    "value": (lambda f, x: f(x), ["eager", "inside"], {"f": 1, "vjp": 0, "jvp": 0}),
+    "gradient": (gradient, ["eager", "around", "inside"], {"f": 1, "vjp": 1, "jvp": 0}),
+    "unused gradient": (unused_gradient, ["inside"], {"f": 1, "vjp": 0, "jvp": 0}),
+    "forward mode": (forward_mode, ["eager", "inside"], {"f": 1, "vjp": 0, "jvp": 1}),
+    "jacobian": (jacobian, ["eager", "around"], {"f": 1, "vjp": 3, "jvp": 0}),
+    "session": (in_a_session, ["eager"], {"f": 2, "vjp": 1, "jvp": 0}),
+    "loop": (lambda f, x: gradient(in_a_loop(f), x), ["around", "inside"], {"f": 20, "vjp": 20, "jvp": 0}),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "where"), [(name, where) for name, (_, places, _) in PROGRAMS.items() for where in places]
+)
+def test_functions_are_called_as_often_as_needed_and_leave_nothing(name, where):
+    compute, _, expected = PROGRAMS[name]
     sine = Sine()
-    function = tf.function(sine.function) if where == "around" else sine.function
-    without = tf.function(sine.function) if where == "inside" else function
-    without(X)
-    assert sine.calls == {"f": 1, "vjp": 0, "jvp": 0}
-    with_gradient = tf.function(gradient, autograph=False) if where == "inside" else gradient
-    for i in range(3):
-        np.testing.assert_allclose(with_gradient(function), DY * np.cos(X))
-        assert sine.calls == {"f": 2 + i, "vjp": 1 + i, "jvp": 0}
-    assert sine.num_living() == 0
-
-
-def test_vjp_is_not_called_for_a_gradient_that_is_not_used():
-    sine = Sine()
-
-    @tf.function
-    def run(x):
-        gradient(sine.function, x)
-        return 2 * x
-
-    run(X)
-    assert sine.calls == {"f": 1, "vjp": 0, "jvp": 0}
-    assert sine.num_living() == 0
-
-
-@pytest.mark.parametrize("where", ["eager", "inside"])
-def test_forward_mode_calls_jvp_alone(where):
-    sine = Sine()
-    function = cg.numpy_function(sine.f, SPEC, vjp=sine.vjp, jvp=sine.jvp)
-
-    def run(x):
-        with tf.autodiff.ForwardAccumulator(x, DY) as accumulator:
-            y = function(x)
-        return accumulator.jvp(y)
-
-    np.testing.assert_allclose((tf.function(run) if where == "inside" else run)(X), DY * np.cos(X))
-    assert sine.calls == {"f": 1, "vjp": 0, "jvp": 1}
-    assert sine.num_living() == 0
+    function = cg.numpy_function(sine.f, SPEC, vjp=sine.vjp, jvp=sine.jvp if name == "forward mode" else None)
+    if where == "around":
+        function = tf.function(in_a_loop(function) if name == "loop" else function)
+        compute = gradient if name == "loop" else compute
+    run = tf.function(compute, autograph=False) if where == "inside" else compute
+    for times in (1, 2):
+        run(function, X)
+        assert sine.calls == {kind: times * count for kind, count in expected.items()}
+        assert sine.num_living() == 0
 
 
 @pytest.mark.parametrize("is_traced", [False, True], ids=["eager", "traced"])
@@ -123,41 +141,6 @@ def test_residuals_live_as_long_as_the_tape(is_traced):
         np.testing.assert_allclose(tape.gradient(y, X, output_gradients=DY), DY * np.cos(X))
     assert sine.calls == {"f": 1, "vjp": 2, "jvp": 0}
     del tape
-    assert sine.num_living() == 0
-
-
-@pytest.mark.parametrize("is_traced", [False, True], ids=["eager", "traced"])
-def test_a_jacobian_keeps_no_residuals(is_traced):
-    sine = Sine()
-    function = tf.function(sine.function) if is_traced else sine.function
-    with tf.GradientTape() as tape:
-        tape.watch(X)
-        y = function(X)
-    np.testing.assert_allclose(tape.jacobian(y, X), np.diag(np.cos(X)))
-    del tape
-    assert sine.num_living() == 0
-
-
-def test_in_a_session():
-    sine = Sine()
-    with tf.Graph().as_default():
-        x = tf.compat.v1.placeholder(tf.float64, [3])
-        y = sine.function(x)
-        dx = tf.gradients(y, x, grad_ys=tf.constant(DY.numpy()))[0]
-        with tf.compat.v1.Session() as session:
-            session.run(y, {x: X.numpy()})
-            assert sine.calls == {"f": 1, "vjp": 0, "jvp": 0}
-            assert sine.num_living() == 0
-            np.testing.assert_allclose(session.run(dx, {x: X.numpy()}), DY.numpy() * np.cos(X.numpy()))
-    assert sine.calls == {"f": 2, "vjp": 1, "jvp": 0}
-    assert sine.num_living() == 0
-
-
-def test_in_a_loop():
-    sine = Sine()
-    loop = tf.function(lambda x: tf.while_loop(lambda i, _: i < 20, lambda i, x: (i + 1, sine.function(x)), (0, x))[1])
-    gradient(loop)
-    assert sine.calls == {"f": 20, "vjp": 20, "jvp": 0}
     assert sine.num_living() == 0
 
 

@@ -98,11 +98,17 @@ def test_python_functions_are_found_by_the_name_that_they_got():
         (doubled,) = tf.raw_ops.PyFunc(input=[tf.constant(21.0)], token="a name", Tout=[tf.float32])
         with tf.compat.v1.Session() as session:
             assert session.run(doubled) == 42.0
-    registry = tf_internal.script_ops._py_funcs
-    assert registry.get("a name") is not None
+    assert tf_internal.python_function(b"a name")(3) == 6
     del graph, doubled, session
     gc.collect()
-    assert registry.get("a name") is None
+    assert tf_internal.python_function(b"a name") is None
+
+
+def test_a_tensor_of_an_array():
+    for array in (np.array([1.5, 2.5], np.float32), np.array(3), np.zeros([2, 0], bool), np.array([1j])):
+        tensor = tf_internal.tensor_of_own_array(array)
+        assert tensor.dtype == array.dtype
+        np.testing.assert_array_equal(tensor, array)
 
 
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])

@@ -100,6 +100,7 @@ from tensorflow.python.ops.gradients_util import PossibleTapeGradientTypes as po
 # Registers how an op is batched, for tf.vectorized_map and Jacobians.
 from tensorflow.python.ops.parallel_for.pfor import ConversionNotImplementedError
 from tensorflow.python.ops.parallel_for.pfor import RegisterPFor
+from tensorflow.python.ops.parallel_for.pfor import _fallback_converter
 from tensorflow.python.ops.parallel_for.pfor import wrap as wrap_for_pfor
 
 # Reads the structure of what a saved function returns. Only the loader of SavedModels can.
@@ -400,6 +401,30 @@ def add_python_function(graph: Any, token: str, function: Callable[..., Any]) ->
         graph = graph.outer_graph
     _python_functions.setdefault(graph, []).append(function)
     script_ops._py_funcs._funcs[token] = function
+
+
+# tf.convert_to_tensor copies the array, and takes longer than the rest of an eager call of Python code.
+def tensor_of_own_array(array: Any) -> EagerTensor:
+    """A Tensor for an array that nothing else uses: they can share memory."""
+    return EagerTensor(array, context.context().device_name, None)
+
+
+# The op PyFunc has only the name of its function.
+def python_function(token: bytes) -> Callable[..., Any] | None:
+    """The function that `add_python_function` or TensorFlow registered under this name."""
+    return script_ops._py_funcs.get(tf.compat.as_str(token))
+
+
+# An op with a converter has no other way to be converted as TensorFlow would convert it without one.
+def converted_in_a_loop(pfor_input: Any) -> Any:
+    """Converts an op as TensorFlow does if its type has no converter: calls it for one example after the other."""
+    if not pfor_input.pfor.fallback_to_while_loop:
+        raise ConversionNotImplementedError(
+            f"No pfor vectorization defined for {pfor_input.op_type}\n{pfor_input.op}\n inputs: {pfor_input.inputs}. "
+            "Consider enabling the fallback_to_while_loop option to pfor, which may run slower."
+        )
+    cause = "there is no registered converter for this op."
+    return _fallback_converter(pfor_input, root_cause=cause, warn=pfor_input.pfor._warn)
 
 
 # Only the control flow contexts of TensorFlow 1 know which ops are in a branch.

@@ -1,45 +1,55 @@
-"""`numpy_function` with `vjp`: the value as Tensors, with a gradient that calls `vjp` when it is computed."""
+"""The Tensors of `numpy_function`: the value, with a gradient that is only computed when you use it."""
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, library, python_op, slices, tf_internal
+from tf_cg_ops._src.core import library, python_op, pytree, slices, tapes, tf_internal
 from tf_cg_ops._src.core.signature import arguments_by_name, bind
-from tf_cg_ops._src.custom_gradient.checks import can_cast
-from tf_cg_ops._src.custom_gradient.decorator import is_decorated
+from tf_cg_ops._src.custom_gradient.checks import GradientChecks
 from tf_cg_ops._src.custom_gradient.graph_rule import attach
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
-from tf_cg_ops._src.external import residuals
+from tf_cg_ops._src.external import batches, residuals
 from tf_cg_ops._src.external.arguments import API
-from tf_cg_ops._src.external.python_call import AdjointCall, Kept, one_for_each_input
+from tf_cg_ops._src.external.python_call import Call, Kept
 
 _WORDING = without_gradient_function(API)
-ADVICE = "Build the model from its Python code here, and load its weights."  # For another process.
+_ADVICE = "Build the model from its Python code here, and load its weights."  # For another process.
 
 
-def is_of_tensors(function: Callable[..., Any]) -> bool:
-    """Whether a `vjp` computes with Tensors and has a derivative itself."""
-    return is_decorated(function) or isinstance(function, tf.types.experimental.PolymorphicFunction)
-
-
-def call_with_adjoint(call: AdjointCall, tensors: Sequence[tf.Tensor]) -> Any:
-    """The value in the structure of the output."""
-    x = [tensor for tensor, spec in zip(tensors, call.arguments.inputs, strict=True) if spec.differentiable]
-    outputs, left = _compute(call, tensors)
+def call_with_gradient(call: Call, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """The leaves of the value."""
+    x, is_eager = [tensors[i] for i in call.arguments.x], tf.executing_eagerly()
+    if is_eager:
+        values, kept = call.value([_to_array(tensor) for tensor in tensors])
+        outputs = [tf_internal.tensor_of_own_array(value) for value in values]
+        if not tf_internal.possible_gradient_types(x):
+            return outputs
+        left = _Left(kept, None)
+    else:
+        outputs, left = _compute_in_graph(call, tensors)
     derivative = _Derivative(call, left, x)
     backward: Callable[..., list[Any]] = derivative.gradients
-    tangents = derivative.tangents_for_accumulators if call.jvp else None
-    if is_of_tensors(call.vjp):
-        backward, tangents = functools.partial(_gradients_of_tensors, call, tensors), None
+    tangents = derivative.tangents_for_accumulators if call.options.has_tangents else None
+    if call.options.vjp_takes_tensors:
+        backward, tangents = functools.partial(_gradients_of_tensors, call, tensors, x), None
     watched = tuple(bool(tf_internal.possible_gradient_types([tensor])) for tensor in x)
-    everything, of_tapes = (functools.partial(backward, needed=needed) for needed in ((True,) * len(x), watched))
-    attached = attach(_WORDING, call.arguments.name, outputs, x, everything, of_tapes, tangents)
-    return tf.nest.pack_sequence_as(call.output, attached)
+    for_tapes = functools.partial(backward, needed=watched)
+    if is_eager:  # Not with `attach`, whose copies are only for tensors that a tape has seen.
+        tapes.record(call.arguments.name, outputs, x, lambda *dys: for_tapes(dys), tangents)
+        return outputs
+    everything = functools.partial(backward, needed=(True,) * len(x))
+    return attach(_WORDING, call.arguments.name, outputs, x, everything, for_tapes, tangents)
+
+
+def _to_array(tensor: tf.Tensor) -> np.ndarray:
+    """A copy. TensorFlow returns NumPy numbers and bytes for scalars."""
+    array = tensor.numpy()
+    return array if type(array) is np.ndarray else np.array(array, object if tensor.dtype == tf.string else None)
 
 
 class _Left:
@@ -52,47 +62,55 @@ class _Left:
     def token(self) -> tuple[tf.Tensor, tf.Tensor]:
         """The token and the number. Eager mode needs them too, if a Jacobian computes the gradient in a graph."""
         if self._token is None:
+            assert self.kept is not None
             with tf.init_scope():
                 self._token = residuals.new_token()
-                residuals.keep(int(self._token[1]), self.kept)
+                batches.keep(int(self._token[1]), self.kept)
         return self._token
 
 
-def _compute(call: AdjointCall, tensors: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], _Left]:
-    if tf.executing_eagerly():
-        values, kept = call.value(*[tensor.numpy() for tensor in tensors])
-        return [tf.constant(value) for value in values], _Left(kept, None)
-
-    def compute(number: Any, *arrays: Any) -> list[np.ndarray]:
-        values, kept = call.value(*arrays)
-        residuals.keep(number.item(), kept)
-        return values
-
+def _compute_in_graph(call: Call, tensors: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], _Left]:
     token, number = residuals.new_token()
-    outputs = python_op.call_python(call.arguments.subject, ADVICE, compute, [number, *tensors], call.value_specs())
-    # The residuals must be kept before the number is read. One more output of the Python function would be slower.
-    with tf.control_dependencies([outputs[0].op]), tf_internal.stop_recording():
-        number = tf.identity(number)
+    compute = functools.partial(batches.values, call)
+    # TensorFlow leaves the example that it vectorizes in the graph, where a stateful op would run for it once more.
+    stateless = call.options.batched
+    outputs = _call_python(call, compute, [number, *tensors], call.value_specs(), stateless)
+    # The residuals must be kept before the number is read. TensorFlow drops control dependencies on stateless ops.
+    with tf_internal.stop_recording():
+        (number,) = library.custom_gradient_barrier([number], outputs[:1])
     return outputs, _Left(None, (token, number))
+
+
+def _call_python(
+    call: Call,
+    function: Callable[..., list[np.ndarray]],
+    inputs: Sequence[tf.Tensor],
+    specs: Sequence[tf.TensorSpec],
+    stateless: bool = False,
+) -> list[tf.Tensor]:
+    return python_op.call_python(
+        call.arguments.subject, _ADVICE, function, inputs, specs, stateless=stateless, takes_examples=True
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Derivative:
     """The derivative of one call. It is linear; `vjp` is its transpose, and `jvp` is the transpose of `vjp`."""
 
-    call: AdjointCall
+    call: Call
     left: _Left
     x: list[tf.Tensor]
 
     def gradients(self, dys: Sequence[Any], needed: Sequence[bool]) -> list[Any]:
         """One gradient for each of `x`; None where it is not needed."""
         specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor, n in zip(self.x, needed, strict=True) if n]
-        dys = [_dense(dy, spec.dtype) for dy, spec in zip(dys, self.call.specs, strict=True)]
-        call = self.call  # A graph keeps the function forever, so it must not hold the tensors of this derivative.
-        computed = self._run(lambda kept, *arrays: call.gradients(kept, needed, arrays), dys, specs)
+        dys = [_dense(dy, dtype) for dy, dtype in zip(dys, self.call.dtypes, strict=True)]
+        # A graph keeps the functions forever, so they must not hold the tensors of this derivative.
+        eager = functools.partial(self.call.gradients, needed=needed)
+        in_graph = functools.partial(batches.gradients, self.call, needed, specs)
 
         def transpose(cotangents: list[Any]) -> list[Any]:
-            if self.call.jvp is None:
+            if not self.call.options.has_tangents:
                 raise NotImplementedError(
                     f"{self.call.arguments.subject} has no tangents and no second derivatives. Pass a jvp for forward "
                     "mode, and a vjp made with numpy_function for second derivatives."
@@ -101,22 +119,23 @@ class _Derivative:
             pairs = zip(self.x, needed, strict=True)
             return self._by_leaf(self._tangents([next(given) if n else tf.zeros_like(t) for t, n in pairs]))
 
-        given = iter(self._linear(computed, dys, transpose))
+        given = iter(self._linear(self._run(eager, in_graph, dys, specs), dys, transpose))
         return [next(given) if n else None for n in needed]
 
     def tangents_for_accumulators(self, *tangents: Any) -> list[Any]:
         """One tangent for each leaf of the value; None for an integer."""
         return self._by_leaf(self._tangents([_dense(t, x.dtype) for t, x in zip(tangents, self.x, strict=True)]))
 
-    def _by_leaf(self, of_numbers: Sequence[Any]) -> list[Any]:
+    def _by_leaf(self, of_numbers: Iterable[Any]) -> list[Any]:
         """One entry for each leaf of the value: None for an integer, otherwise the next of these entries."""
         given = iter(of_numbers)
-        return [next(given) if spec.dtype in convert.DTYPES else None for spec in self.call.specs]
+        return [next(given) if is_number else None for is_number in self.call.is_number]
 
     def _tangents(self, tangents: list[tf.Tensor]) -> list[tf.Tensor]:
-        specs = [spec for spec in self.call.value_specs() if spec.dtype in convert.DTYPES]
-        call = self.call
-        computed = self._run(lambda kept, *arrays: call.tangents(kept, arrays), tangents, specs)
+        specs = [
+            spec for spec, is_number in zip(self.call.value_specs(), self.call.is_number, strict=True) if is_number
+        ]
+        in_graph = functools.partial(batches.tangents, self.call, specs)
 
         def transpose(cotangents: list[Any]) -> list[Any]:
             dys = self._by_leaf(cotangents)
@@ -127,72 +146,73 @@ class _Derivative:
                 )
             return self.gradients(dys, (True,) * len(self.x))
 
-        return self._linear(computed, tangents, transpose)
+        return self._linear(self._run(self.call.tangents, in_graph, tangents, specs), tangents, transpose)
 
     def _linear(
         self, computed: list[tf.Tensor], vectors: list[tf.Tensor], transpose: Callable[[list[Any]], list[Any]]
     ) -> list[tf.Tensor]:
         """The results of a linear function of these vectors, with its transpose as their gradient."""
-        # In a graph this is not known until the gradient is computed.
-        is_watched = tf.executing_eagerly() and bool(tf_internal.possible_gradient_types(self.x))
+        call, x, is_eager = self.call, self.x, tf.executing_eagerly()
+        is_watched = is_eager and bool(tf_internal.possible_gradient_types(x))
+        reason = "its gradients are arrays" if call.options.vjp is None else "its vjp computes with arrays"
+        message = (
+            f"{call.arguments.subject} has no second derivatives, because {reason}. Pass a vjp made with "
+            "numpy_function."
+        )
+
+        def refuse(*_: Any) -> Any:
+            raise NotImplementedError(message)
 
         def backward(cotangents: Sequence[Any]) -> list[Any]:
-            if is_watched:
-                raise NotImplementedError(
-                    f"{self.call.arguments.subject} has no second derivatives, because its vjp computes with arrays. "
-                    "Pass a vjp made with numpy_function."
-                )
-            return [None] * len(self.x) + transpose([slices.to_dense(c) for c in cotangents])
+            dense = [slices.to_dense(cotangent) for cotangent in cotangents]
+            if is_eager:
+                return [*(refuse() if is_watched else [None] * len(x)), *transpose(dense)]
+            by_vectors = transpose(dense)
+            # Whether these are used is only known when the graph runs, which then has the error.
+            specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in x]
+            return [*_call_python(call, refuse, dense, specs, stateless=True), *by_vectors]
 
-        return attach(_WORDING, self.call.arguments.name, computed, [*self.x, *vectors], backward)
+        return attach(_WORDING, call.arguments.name, computed, [*x, *vectors], backward)
 
     def _run(
-        self, function: Callable[..., list[np.ndarray]], tensors: list[tf.Tensor], specs: list[tf.TensorSpec]
+        self,
+        eager: Callable[[Kept, list[np.ndarray]], list[np.ndarray]],
+        in_graph: Callable[..., list[np.ndarray]],
+        tensors: list[tf.Tensor],
+        specs: list[tf.TensorSpec],
     ) -> list[tf.Tensor]:
         """Calls a function with the residuals of the call and with arrays."""
         if self.left.kept is not None and tf.executing_eagerly():
-            return [tf.constant(array) for array in function(self.left.kept, *[tensor.numpy() for tensor in tensors])]
+            return [
+                tf_internal.tensor_of_own_array(array)
+                for array in eager(self.left.kept, [_to_array(tensor) for tensor in tensors])
+            ]
         if not specs:
             return []
-
-        def run(number: Any, *arrays: Any) -> list[np.ndarray]:
-            return function(residuals.find(number.item()), *arrays)
-
         token, number = self.left.token()
-        subject = self.call.arguments.subject
         # Stateless, so that TensorFlow does not run it for gradients you don't use.
-        computed = python_op.call_python(subject, ADVICE, run, [number, *tensors], specs, stateless=True)
+        computed = _call_python(self.call, in_graph, [number, *tensors], specs, stateless=True)
         with tf_internal.stop_recording():  # The barrier keeps the token alive until the function has run.
             return list(library.custom_gradient_barrier(computed, [token]))
 
 
 def _gradients_of_tensors(
-    call: AdjointCall, tensors: Sequence[tf.Tensor], dys: Sequence[Any], needed: Sequence[bool]
+    call: Call, tensors: Sequence[tf.Tensor], x: list[tf.Tensor], dys: Sequence[Any], needed: Sequence[bool]
 ) -> list[Any]:
     """The gradients from a `vjp` of Tensors, which gets the arguments of the function instead of residuals."""
-    function, leaves = call.arguments.function, list(call.arguments.leaves)
-    for spec, tensor in zip(call.arguments.inputs, tensors, strict=True):
+    arguments, leaves = call.arguments, list(call.arguments.leaves)
+    for spec, tensor in zip(arguments.inputs, tensors, strict=True):
         leaves[spec.position] = tensor
-    args, kwargs = tf.nest.pack_sequence_as(call.arguments.structure, leaves)
-    bound = bind(API, function, args, kwargs)
-    arguments = [*args, *kwargs.values()] if bound is None else bound.arguments.values()
-    options = arguments_by_name(API, function, args, kwargs, call.arguments.nondiff_argnames)
-    if call.takes_needed:
+    args, kwargs = arguments.packed(leaves)
+    bound = bind(API, arguments.function, args, kwargs)
+    by_position = [*args, *kwargs.values()] if bound is None else bound.arguments.values()
+    options = arguments_by_name(API, arguments.function, args, kwargs, arguments.nondiff_argnames)
+    if call.options.takes_needed:
         options["needed"] = tuple(needed)
-    dense = [_dense(dy, spec.dtype) for dy, spec in zip(dys, call.specs, strict=True)]
-    answer, name = call.vjp(tuple(arguments), *dense, **options), call.arguments.name
-    gradients = [answer]
-    if not isinstance(answer, tf.Tensor):
-        gradients = one_for_each_input(f"{API}: vjp of '{name}'", answer, call.arguments)
-    checked: list[Any] = []
-    for gradient, spec in zip(gradients, call.arguments.x, strict=True):
-        if gradient is not None:
-            if gradient.dtype != spec.dtype and not can_cast(gradient.dtype, spec.dtype):
-                raise _WORDING.wrong_dtype_error(name, repr(spec.name), spec.dtype, gradient.dtype)
-            if not gradient.shape.is_compatible_with(spec.shape):
-                raise ValueError(_WORDING.wrong_shape_message(name, repr(spec.name), spec.shape, gradient.shape))
-        checked.append(None if gradient is None else tf.cast(gradient, spec.dtype))
-    return checked
+    assert call.options.vjp is not None
+    answer = call.options.vjp(tuple(by_position), *map(_dense, dys, call.dtypes), **options)
+    named = pytree.Leaves(x, lambda: [pytree.Argument(*pair) for pair in zip(arguments.x_names, x, strict=True)])
+    return GradientChecks(_WORDING, arguments.name, named, [[tensor] for tensor in x], ()).checked_gradients(answer)
 
 
 def _dense(vector: Any, dtype: tf.DType) -> tf.Tensor:

@@ -3,92 +3,158 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import convert, pytree, text
-from tf_cg_ops._src.core.signature import arguments_by_name
+from tf_cg_ops._src.core.signature import arguments_by_name, bind
 from tf_cg_ops._src.core.variables import as_variable
+from tf_cg_ops._src.custom_gradient import answers
+from tf_cg_ops._src.custom_gradient.wording import Wording
 
 API = "numpy_function"
 
 
-@dataclasses.dataclass(frozen=True)
-class Input:
+class Input(NamedTuple):
     """A Tensor among the arguments: its position among the leaves, and its static properties."""
 
     position: int
-    name: str
     shape: tf.TensorShape
     dtype: tf.DType
-    differentiable: bool
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class Arguments:
     """The arguments of one call, without their Tensors: a graph keeps this object, and must not keep Tensors with it.
 
-    `structure` is the structure of the arguments; `leaves` are their leaves, with None for each Tensor.
+    `leaves` are the leaves of the arguments in the order of tf.nest, with None for each Tensor. `structure` is their
+    structure, or None if they are passed by position and not nested: packing them takes longer than a call. `x` are the
+    indices of the inputs with a gradient.
     """
 
     function: Callable[..., Any]
     structure: Any
     leaves: list[Any]
     inputs: list[Input]
-    nondiff_argnames: Collection[str]
-
-    # These properties are cached because the Python side of a call is slower than the op around it.
-    @functools.cached_property
-    def x(self) -> list[Input]:
-        """The inputs that have a gradient."""
-        return [spec for spec in self.inputs if spec.differentiable]
-
-    @functools.cached_property
-    def name(self) -> str:
-        """The name of the function."""
-        return text.name_of(self.function)
+    x: list[int]
+    nondiff_argnames: Collection[str] = ()
 
     @functools.cached_property
     def subject(self) -> str:
         """How messages about results begin."""
         return f"{API}: '{self.name}'"
 
-    def call(self, arrays: Sequence[Any]) -> tuple[Any, list[tuple[int, ...]], dict[str, Any]]:
-        """Calls the function with one array for each input.
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        return text.name_of(self.function)
 
-        Returns its result, the shapes of the inputs that have a gradient, and the arguments in `nondiff_argnames`.
+    @functools.cached_property
+    def named(self) -> pytree.Leaves:
+        """The arguments by their names, with a Tensor for each input that has a gradient, and None for others.
+
+        Finding the names takes longer than a call, so only messages and some answers look at them.
+        """
+        marks = [None] * len(self.leaves)
+        for i in self.x:
+            marks[self.inputs[i].position] = _mark()
+        args, kwargs = self.packed(marks)
+        return pytree.flatten_arguments(API, self.function, args, kwargs, self.nondiff_argnames)
+
+    @functools.cached_property
+    def x_names(self) -> list[str]:
+        """The names of the inputs with a gradient."""
+        return [name for name, mark in zip(self.named.names, self.named.values, strict=True) if mark is not None]
+
+    def packed(self, leaves: Sequence[Any]) -> Any:
+        """The positional arguments and the keyword arguments with these leaves."""
+        return (leaves, {}) if self.structure is None else tf.nest.pack_sequence_as(self.structure, list(leaves))
+
+    def call(self, arrays: Sequence[np.ndarray]) -> tuple[Any, dict[str, Any]]:
+        """Calls the function with one array for each input, which it can overwrite.
+
+        Returns its result and the arguments in `nondiff_argnames`.
         """
         leaves = list(self.leaves)
-        for (position, dtype), array in zip(self._places, arrays, strict=True):
-            leaves[position] = np.array(array, dtype=dtype)  # A copy, because the array can share memory with a Tensor.
-        shapes = [leaves[spec.position].shape for spec in self.x]  # Read before the call, which can change the arrays.
-        if self._is_flat and not self.nondiff_argnames:
-            return self.function(*leaves), shapes, {}
-        args, kwargs = tf.nest.pack_sequence_as(self.structure, leaves)
+        for spec, array in zip(self.inputs, arrays, strict=True):
+            leaves[spec.position] = array
+        if self.structure is None:
+            try:
+                return self.function(*leaves), {}
+            except TypeError:
+                bind(API, self.function, leaves, {})
+                raise
+        args, kwargs = self.packed(leaves)
         nondiff = arguments_by_name(API, self.function, args, kwargs, self.nondiff_argnames)
         nondiff = tf.nest.map_structure(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, nondiff)
-        return self.function(*args, **kwargs), shapes, nondiff
+        return self.function(*args, **kwargs), nondiff
 
-    @functools.cached_property
-    def _places(self) -> list[tuple[int, Any]]:
-        return [(spec.position, object if spec.dtype == tf.string else None) for spec in self.inputs]
+    def gradients(self, subject: str, answer: Any) -> list[Any]:
+        """The gradients that a function returned as a list, one for each input that has one."""
+        if not self.x and answer is None:
+            return []
+        if len(self.x) == 1 and (isinstance(answer, list) or not tf.nest.is_nested(answer)):
+            # A list of numbers or of rows is the gradient itself, unless it holds one array.
+            is_array = isinstance(answer, list) and len(answer) == 1 and isinstance(answer[0], np.ndarray)
+            return answer if is_array else [answer]
+        if isinstance(answer, (tuple, list)):
+            answer = [_as_array(item) for item in answer]
+        answer = answers.opened(subject, answer)
+        if answers.has_mapping(answer):
+            kinds = [answers.NOTHING if mark is None else answers.TENSOR for mark in self.named.values]
+            wording = Wording(API, subject=subject.removeprefix(f"{API}: "), names_keywords=True)
+            entries = answers.read(wording, self.name, answer, self.named, kinds)
+            entries = [entry for entry, kind in zip(entries, kinds, strict=True) if kind == answers.TENSOR]
+        else:
+            entries = tf.nest.flatten(answer)
+        if len(entries) != len(self.x):
+            got = str(len(entries)) if isinstance(answer, list) else text.describe_type(answer)
+            # Because people return gradients for the others, too.
+            raise ValueError(
+                f"{subject} must return {text.count(len(self.x), 'gradient')} (one for each differentiable input: "
+                f"{text.quoted(self.x_names)}), got {got}. Integers, bools and other values without a derivative have "
+                "none. Name other inputs that have no gradient in nondiff_argnames."
+            )
+        return entries
 
-    @functools.cached_property
-    def _is_flat(self) -> bool:
-        args, kwargs = self.structure
-        return not kwargs and not any(tf.nest.is_nested(arg) for arg in args)
-
-    def check_batch(self, x: Sequence[tf.TensorShape]) -> None:
+    def check_batch(self, shapes: Sequence[tf.TensorShape]) -> None:
         """ValueError unless all these shapes, of the inputs with a gradient, have the same leading dimension."""
-        leading = [shape[:1] for shape in x if shape.rank is not None]
+        leading = [shape[:1] for shape in shapes if shape.rank is not None]
         if not all(size.rank == 1 and size.is_compatible_with(leading[0]) for size in leading):
-            got = ", ".join(f"shape {shape} for {spec.name!r}" for shape, spec in zip(x, self.x, strict=True))
+            got = ", ".join(f"shape {shape} for {name!r}" for shape, name in zip(shapes, self.x_names, strict=True))
             raise ValueError(
                 f"{API}: with batched=True, the differentiable inputs of '{self.name}' must have the same leading "
                 f"dimension, got {got}. Broadcast them, or name an input that has no gradient in nondiff_argnames."
             )
+
+    def broadcast(self, shapes: Sequence[tf.TensorShape]) -> tf.TensorShape:
+        """The shape to which the inputs with a gradient broadcast."""
+        try:
+            return functools.reduce(tf.broadcast_static_shape, shapes)
+        except ValueError as error:
+            got = ", ".join(f"{shape} for {name!r}" for shape, name in zip(shapes, self.x_names, strict=True))
+            raise ValueError(
+                f"{API}: without an output, the differentiable inputs of '{self.name}' must broadcast, got {got}. If "
+                "it is not elementwise, pass output=tf.TensorSpec(shape, dtype)."
+            ) from error
+
+
+@functools.cache
+def _mark() -> tf.Tensor:
+    with tf.init_scope():
+        return tf.constant(0.0)
+
+
+def _as_array(item: Any) -> Any:
+    """An array for a list of numbers or of rows of numbers, and the item itself for anything else."""
+    if not isinstance(item, list) or any(isinstance(leaf, np.ndarray) for leaf in tf.nest.flatten(item)):
+        return item
+    try:
+        return np.asarray(item)
+    except ValueError:  # Rows of different lengths: their number shows in the message about the answer.
+        return item
 
 
 def find_tensors(
@@ -102,29 +168,36 @@ def find_tensors(
 
     A Python float gets this dtype, by default the dtype of the first argument that has one.
     """
+    if tf.executing_eagerly() and not kwargs and not nondiff_argnames and pytree.are_eager_tensors(args):
+        inputs = [Input(i, arg.shape, arg.dtype) for i, arg in enumerate(args)]
+        x = [i for i, spec in enumerate(inputs) if spec.dtype in convert.DTYPES]
+        return list(args), Arguments(function, None, [None] * len(args), inputs, x)
     structure = (list(args), kwargs)
     leaves = tf.nest.flatten(structure)
     # Each leaf is replaced by its position, so that flattening by the signature gives a name to each position.
     position_args, position_kwargs = tf.nest.pack_sequence_as(structure, list(range(len(leaves))))
     named = pytree.flatten_arguments(API, function, position_args, position_kwargs, nondiff_argnames)
-    values = [leaves[position] for position in named.values]
+    names = dict(zip(named.values, named.names, strict=True))
+    values = [leaves[position] for position in names]
     dtypes = [tf.as_dtype(value.dtype) for value in values if _is_tensor(value) or convert.is_inexact_array(value)]
     float_dtype = dtype or next((dtype for dtype in dtypes if dtype in convert.DTYPES), tf.float32)
-    names = dict(zip(named.values, named.names, strict=True))
-    tensors, inputs = [], []
-    for position in [*named.values, *sorted(set(range(len(leaves))) - set(names))]:
+    tensors: list[tf.Tensor] = []
+    inputs, x = [], []
+    for position in [*names, *sorted(set(range(len(leaves))) - set(names))]:
         leaf, name = leaves[position], names.get(position)
         if name is not None:
             pytree.refuse_hidden_tensors(API, function, name, leaf)
         is_number = name is not None and (convert.is_inexact_array(leaf) or isinstance(leaf, (float, complex)))
         if _is_tensor(leaf) or is_number:
             tensor = _to_tensor(function, name or "", leaf, float_dtype)
-            has_gradient = name is not None and tensor.dtype in convert.DTYPES
+            if name is not None and tensor.dtype in convert.DTYPES:
+                x.append(len(tensors))
             tensors.append(tensor)
-            inputs.append(Input(position, name or "", tensor.shape, tensor.dtype, has_gradient))
+            inputs.append(Input(position, tensor.shape, tensor.dtype))
             leaves[position] = None
-    packed = tf.nest.map_structure(lambda _: None, structure)
-    return tensors, Arguments(function, packed, leaves, inputs, nondiff_argnames)
+    is_flat = not kwargs and not nondiff_argnames and not any(map(tf.nest.is_nested, args))
+    packed = None if is_flat else tf.nest.map_structure(lambda _: None, structure)
+    return tensors, Arguments(function, packed, leaves, inputs, x, nondiff_argnames)
 
 
 def _is_tensor(value: Any) -> bool:
@@ -139,22 +212,3 @@ def _to_tensor(function: Callable[..., Any], name: str, value: Any, float_dtype:
             f"{API}: the argument {name!r} of '{text.name_of(function)}' must be a Tensor or an array, got a "
             f"{type(value).__name__}. Convert it before the call."
         ) from error
-
-
-def elementwise_output(arguments: Arguments) -> tf.TensorSpec:
-    """The shape to which the differentiable inputs broadcast, and the dtype of the first."""
-    x = arguments.x
-    if not x:
-        raise TypeError(
-            f"{API}: without an output, '{arguments.name}' must get a floating-point or complex input, got none. Pass "
-            "output=tf.TensorSpec(shape, dtype)."
-        )
-    try:
-        shape = functools.reduce(tf.broadcast_static_shape, [spec.shape for spec in x])
-    except ValueError as error:
-        raise ValueError(
-            f"{API}: without an output, the differentiable inputs of '{arguments.name}' must broadcast, got "
-            f"{', '.join(f'{spec.shape} for {spec.name!r}' for spec in x)}. If it is not elementwise, pass "
-            "output=tf.TensorSpec(shape, dtype)."
-        ) from error
-    return tf.TensorSpec(shape, x[0].dtype)

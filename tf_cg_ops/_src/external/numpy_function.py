@@ -8,14 +8,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, misplaced_calls, python_op, text, tf_internal
+from tf_cg_ops._src.core import convert, misplaced_calls, text, tf_internal
 from tf_cg_ops._src.core.signature import check_argument_names, has_parameter
 from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
-from tf_cg_ops._src.embed_gradient.api import embed_tensors
-from tf_cg_ops._src.external.adjoint import ADVICE, call_with_adjoint
-from tf_cg_ops._src.external.arguments import API, elementwise_output, find_tensors
-from tf_cg_ops._src.external.python_call import AdjointCall, ValueWithGradients
+from tf_cg_ops._src.external.adjoint import call_with_gradient
+from tf_cg_ops._src.external.arguments import API, find_tensors
+from tf_cg_ops._src.external.python_call import Call, Options
 
 # For calls that were written for tf.numpy_function(func, inp, Tout).
 _ADVICE_FOR_CALLS = (
@@ -88,7 +87,10 @@ def numpy_function(
         parameter `needed`, it gets a tuple of bools, one for each input, and can return `None` where that is False.
       jvp: `jvp(residuals, *tangents, **nondiff)` returns the tangents of the value, in its structure, from one tangent
         for each differentiable input. Forward mode needs it if there is a `vjp`.
-      batched: Whether one call computes a batch. Without an `output` it changes nothing.
+      batched: Whether one call computes a batch. In `tf.vectorized_map`, one call then gets all members: without an
+        `output` with one more dimension in front, otherwise as one longer batch. A Tensor without a gradient that
+        differs between the members needs a call for each. `tf.map_fn` runs one element at a time, so there `f` is also
+        called for each. In a graph `f` is not called if neither its value nor its gradient is used.
       nondiff_argnames: The names of arguments of `f` that have no gradient.
       name: A name for the operations.
 
@@ -103,9 +105,10 @@ def numpy_function(
       ValueError: `f` does not have an argument in `nondiff_argnames`, the rank of `output` is unknown, or there is a
         `jvp` without a `vjp`. At the call: a result has the wrong shape or structure, or a gradient is missing or
         `None`.
-      NotImplementedError: XLA compiles the function, you use forward mode with a `vjp` but no `jvp`, or you compute a
-        second derivative with a `vjp` of arrays.
-      tf.errors.OpError: In a graph: `f` raised an exception, or its results have one of these errors.
+      NotImplementedError: XLA compiles the function, you use forward mode with a `vjp` but no `jvp`, or in eager mode
+        you compute a second derivative without a `vjp` of Tensors.
+      tf.errors.OpError: In a graph: `f` raised an exception, its results have one of these errors, or you compute a
+        second derivative without a `vjp` of Tensors.
 
     Differs from `tf.numpy_function`:
 
@@ -118,26 +121,19 @@ def numpy_function(
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         tensors, arguments = find_tensors(function, args, kwargs, nondiff_argnames, float_dtype)
-        # The error of a graph that cannot be saved shows this name.
-        with tf.name_scope(name or re.sub(r"\W", "_", f"{API}_of_{text.name_of(function)}", flags=re.ASCII)):
-            options = {
-                "output": elementwise_output(arguments) if output is None else output,
-                "elementwise": output is None,
-                "batched": batched and output is not None,
-            }
-            if vjp is not None:
-                options |= {"vjp": vjp, "jvp": jvp, "takes_needed": takes_needed}
-                return call_with_adjoint(AdjointCall(arguments, **options), tensors)
-            call = ValueWithGradients(arguments, **options)
-            if tf.executing_eagerly():
-                computed = [tf.constant(array) for array in call(*[tensor.numpy() for tensor in tensors])]
-            else:
-                computed = python_op.call_python(arguments.subject, ADVICE, call, tensors, call.value_specs())
-            return _with_gradients(call, computed[0], computed[1:], tensors)
+        call = Call(options, arguments)
+        if tf.executing_eagerly():
+            outputs = call_with_gradient(call, tensors)
+        else:
+            # The error of a graph that cannot be saved shows this name.
+            with tf.name_scope(name or re.sub(r"\W", "_", f"{API}_of_{text.name_of(function)}", flags=re.ASCII)):
+                outputs = call_with_gradient(call, tensors)
+        return outputs[0] if options.is_single else tf.nest.pack_sequence_as(output, outputs)
 
     wrapped = CustomGradient(API, f, run)
     nondiff_argnames = check_argument_names(API, f, nondiff_argnames)
     takes_needed = vjp is not None and "needed" not in nondiff_argnames and has_parameter(vjp, "needed")
+    options = Options(output, vjp, jvp, batched, takes_needed)
     return wrapped
 
 
@@ -173,25 +169,3 @@ def _check_options(output: Any, vjp: Callable[..., Any] | None, jvp: Callable[..
         )
     if not isinstance(batched, bool):
         raise TypeError(f"{API}: batched must be True or False, got {text.describe(batched)}. Pass a Python bool.")
-
-
-def _with_gradients(
-    call: ValueWithGradients, value: tf.Tensor, gradients: list[tf.Tensor], tensors: Sequence[tf.Tensor]
-) -> tf.Tensor:
-    """The value in the dtype of the output, with its gradients with respect to the differentiable inputs."""
-    x = [tensor for tensor, spec in zip(tensors, call.arguments.inputs, strict=True) if spec.differentiable]
-    if gradients:
-        rows = [tf.cast(tensor, call.dtype) for tensor in x]
-        axis: list[int] | None = [] if call.elementwise else None
-        if call.batched:
-            rows, axis = [_to_rows(tensor, call.output.shape.rank) for tensor in rows], [-1]
-        value = embed_tensors(value, gradients, rows, axis, stopped=False, name=None)
-    return value if value.dtype == call.output.dtype else tf.cast(tf.math.real(value), call.output.dtype)
-
-
-def _to_rows(x: tf.Tensor, rank: int) -> tf.Tensor:
-    """Each example as one row, with a dimension of size 1 before it for each dimension of the value."""
-    if x.shape.is_fully_defined():
-        return tf.reshape(x, [x.shape[0], *[1] * rank, x.shape[1:].num_elements()])
-    shape = tf.shape(x)
-    return tf.reshape(x, tf.concat([shape[:1], [1] * rank, [tf.reduce_prod(shape[1:])]], 0))

@@ -1,8 +1,7 @@
 """The Python side of `numpy_function`: calls the user's functions with arrays, and checks what they return."""
 
-import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,104 +9,45 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import convert, pytree, text
 from tf_cg_ops._src.core.signature import mismatched_signature
-from tf_cg_ops._src.external.arguments import API, Arguments, Input
+from tf_cg_ops._src.custom_gradient.decorator import is_decorated
+from tf_cg_ops._src.external import jacobians
+from tf_cg_ops._src.external.arguments import API, Arguments
 
-Shape = tuple[int, ...]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Call:
-    """One call of the function."""
-
-    arguments: Arguments
-    output: Any  # TensorSpecs in the structure of the value.
-    elementwise: bool
-    batched: bool
-
-    @functools.cached_property
-    def specs(self) -> list[tf.TensorSpec]:
-        """The leaves of the output: the shapes and dtypes of one value, without the batch."""
-        return tf.nest.flatten(self.output)
-
-    @functools.cached_property
-    def _shapes(self) -> list[tuple[int | None, ...]]:
-        return [tuple(spec.shape.as_list()) for spec in self.specs]
-
-    def expected_shapes(self, x_shapes: list[Shape]) -> list[tuple[int | None, ...]]:
-        """The shape of each leaf of the value, for these shapes of the differentiable inputs."""
-        if self.elementwise:
-            return [x_shapes[0] if len(x_shapes) == 1 else np.broadcast_shapes(*x_shapes)]
-        if not self.batched:
-            return self._shapes
-        self.arguments.check_batch([tf.TensorShape(shape) for shape in x_shapes])
-        batch = x_shapes[0][:1] if x_shapes else (None,)
-        return [(*batch, *shape) for shape in self._shapes]
+Arrays = Sequence[np.ndarray]
 
 
-class ValueWithGradients(_Call):
-    """A call of a function that computes value and gradients together."""
+class Options:
+    """The options of `numpy_function`. Without an output it is elementwise."""
 
-    def __call__(self, *arrays: Any) -> list[np.ndarray]:
-        """Takes one array for each input; returns the value, and one gradient for each differentiable input."""
-        answer, x_shapes, _ = self.arguments.call(arrays)
-        subject = self.arguments.subject
-        if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-            raise TypeError(
-                f"{subject} must return a pair (value, gradients), got {text.describe_type(answer)}. End it with: "
-                "return value, gradients"
-            )
-        value = _to_array(subject, answer[0], "value", self.output.dtype)
-        (expected,) = self.expected_shapes(x_shapes)
-        self._check_shape("value", value.shape, expected)
-        gradients = one_for_each_input(subject, answer[1], self.arguments)
-        rows = zip(gradients, self.arguments.x, x_shapes, strict=True)
-        return [
-            value.astype(self.dtype.as_numpy_dtype, copy=False),
-            *(self._gradient(*row, value.shape) for row in rows),
-        ]
-
-    def value_specs(self) -> list[tf.TensorSpec]:
-        """The static shapes and the dtype of the arrays that a call returns."""
-        x = self.arguments.x
-        if self.batched:
-            self.arguments.check_batch([spec.shape for spec in x])
-        shape = tf.TensorShape([None] if self.batched else []).concatenate(self.output.shape)
-        shapes = [shape]
-        for spec in x:
-            size = spec.shape[1:].num_elements() if self.batched and spec.shape.rank else None
-            event_shape = tf.TensorShape([size]) if self.batched else spec.shape
-            shapes.append(shape if self.elementwise else shape.concatenate(event_shape))
-        return [tf.TensorSpec(shape, self.dtype) for shape in shapes]
+    def __init__(self, output: Any, vjp: Any, jvp: Any, batched: bool, takes_needed: bool) -> None:
+        self.output, self.vjp, self.jvp = output, vjp, jvp
+        self.batched, self.takes_needed = batched, takes_needed
+        self.is_elementwise = output is None
+        self.is_single = output is None or isinstance(output, tf.TensorSpec)
+        self.has_tangents = vjp is None or jvp is not None
+        self.vjp_takes_tensors = is_decorated(vjp) or isinstance(vjp, tf.types.experimental.PolymorphicFunction)
+        self.batch_dims = None if output is None else int(batched)  # As in `jacobians`.
+        self.specs: list[tf.TensorSpec] = [] if output is None else tf.nest.flatten(output)
+        self.shapes = [tuple(spec.shape.as_list()) for spec in self.specs]
+        self.dtypes = [spec.dtype for spec in self.specs]
 
     @property
-    def dtype(self) -> tf.DType:
-        """The dtype of value and gradients: complex if an input is, because its gradient is complex."""
-        if self.output.dtype.is_complex or not any(spec.dtype.is_complex for spec in self.arguments.x):
-            return self.output.dtype
-        return tf.complex128 if self.output.dtype == tf.float64 else tf.complex64
-
-    def _gradient(self, gradient: Any, spec: Input, x_shape: Shape, value_shape: Shape) -> np.ndarray:
-        may_be_complex = spec.dtype.is_complex or self.output.dtype.is_complex
-        dtype = self.dtype if may_be_complex else self.output.dtype
-        noun, array = _gradient_to_array(self.arguments.subject, gradient, spec.name, dtype)
-        event_shape = () if self.elementwise else x_shape[1:] if self.batched else x_shape
-        self._check_shape(noun, array.shape, (*value_shape, *event_shape))
-        array = array.astype(self.dtype.as_numpy_dtype, copy=False)
-        return array.reshape(*value_shape, int(np.prod(event_shape))) if self.batched else array
-
-    def _check_shape(self, noun: str, got: Shape, expected: tuple[int | None, ...]) -> None:
-        hint = "The value has output.shape and a gradient output.shape + x.shape."
-        if self.elementwise:
-            hint = (
+    def hint(self) -> str:
+        """How a message about the shape of a value, or of the gradients beside it, ends."""
+        if self.vjp is not None:
+            if self.is_elementwise:
+                return "Without an output, it has the shape to which the inputs broadcast."
+            return f"It has the shape {'[batch] + ' if self.batch_dims else ''}output.shape."
+        if self.is_elementwise:
+            return (
                 "Without an output, value and gradients have the shape to which the inputs broadcast. For any other "
                 "shape, pass output=tf.TensorSpec(shape, dtype)."
             )
-        elif self.batched:
-            hint = (
-                "With batched=True the value is [batch] + output.shape and a gradient [batch] + output.shape + "
-                "x.shape[1:]."
-            )
-        _check_shape(self.arguments.subject, noun, got, expected, hint)
+        if not self.batch_dims:
+            return "The value has output.shape and a gradient output.shape + x.shape."
+        return (
+            "With batched=True the value is [batch] + output.shape and a gradient [batch] + output.shape + x.shape[1:]."
+        )
 
 
 class Kept(NamedTuple):
@@ -115,98 +55,146 @@ class Kept(NamedTuple):
 
     residuals: Any
     nondiff: dict[str, Any]
-    x_shapes: list[Shape]
-    value_shapes: list[Shape]
+    x_shapes: list[Any]
+    value_shapes: list[Any]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class AdjointCall(_Call):
-    """A call of a function that returns residuals, and later of its `vjp` and `jvp`."""
+class Call:
+    """A call of the function, and later of its derivatives. A graph keeps it, so it holds no Tensors."""
 
-    vjp: Callable[..., Any]
-    jvp: Callable[..., Any] | None
-    takes_needed: bool
-
-    def value(self, *arrays: Any) -> tuple[list[np.ndarray], Kept]:
-        """Takes one array for each input; returns the leaves of the value."""
-        subject = self.arguments.subject
-        answer, x_shapes, nondiff = self.arguments.call(arrays)
-        if not isinstance(answer, tuple) or len(answer) != 2:
+    def __init__(self, options: Options, arguments: Arguments) -> None:
+        self.options, self.arguments = options, arguments
+        if options.is_elementwise and not arguments.x:
             raise TypeError(
-                f"{subject} must return a pair (value, residuals), since there is a vjp, got "
-                f"{text.describe_type(answer)}. End it with: return value, residuals"
+                f"{API}: without an output, '{arguments.name}' must get a floating-point or complex input, got none. "
+                "Pass output=tf.TensorSpec(shape, dtype)."
             )
-        values = []
-        all_expected = self.expected_shapes(x_shapes)
-        leaves = zip(self._leaves("value", answer[0], subject), self.specs, self._nouns, strict=True)
-        for (leaf, spec, noun), expected in zip(leaves, all_expected, strict=True):
-            value = _to_array(subject, leaf, noun, spec.dtype)
-            if value.shape != expected:  # Compared first, because the check below is slow.
-                hint = f"It has the shape {'[batch] + ' if self.batched else ''}output.shape."
-                if self.elementwise:
-                    hint = "Without an output, it has the shape to which the inputs broadcast."
-                _check_shape(subject, noun, value.shape, expected, hint)
-            values.append(value)
-        return values, Kept(answer[1], nondiff, x_shapes, [value.shape for value in values])
+        self.x_dtypes = [arguments.inputs[i].dtype for i in arguments.x]
+        self.dtypes = self.x_dtypes[:1] if options.is_elementwise else options.dtypes
 
-    def gradients(self, kept: Kept, needed: Sequence[bool], dys: Sequence[Any]) -> list[np.ndarray]:
-        """The needed vector-Jacobian products, from one upstream gradient for each leaf of the value."""
-        options = kept.nondiff | ({"needed": tuple(needed)} if self.takes_needed else {})
-        subject = f"{API}: vjp of '{self.arguments.name}'"
-        answer = _call(subject, "vjp", self.vjp, kept, dys, options)
-        gradients = one_for_each_input(subject, answer, self.arguments)
-        checked = []
-        for gradient, spec, shape, is_needed in zip(gradients, self.arguments.x, kept.x_shapes, needed, strict=True):
-            if is_needed:
-                noun, array = _gradient_to_array(subject, gradient, spec.name, spec.dtype)
-                _check_shape(subject, noun, array.shape, shape, "A gradient has the shape of its input.")
-                checked.append(array)
-        return checked
-
-    def tangents(self, kept: Kept, tangents: Sequence[Any]) -> list[np.ndarray]:
-        """The tangents of the differentiable leaves of the value, from one tangent for each differentiable input."""
-        assert self.jvp is not None
-        subject = f"{API}: jvp of '{self.arguments.name}'"
-        leaves = self._leaves("tangent", _call(subject, "jvp", self.jvp, kept, tangents, kept.nondiff), subject)
-        checked = []
-        for leaf, spec, noun, shape in zip(leaves, self.specs, self._nouns, kept.value_shapes, strict=True):
-            if spec.dtype in convert.DTYPES:
-                noun = noun.replace("value", "tangent")
-                checked.append(_to_array(subject, leaf, noun, spec.dtype))
-                _check_shape(subject, noun, checked[-1].shape, shape, "It has the shape of the value.")
-        return checked
+    @property
+    def is_number(self) -> list[bool]:
+        """Which leaves of the value have a gradient: not integers and bools."""
+        return [dtype in convert.DTYPES for dtype in self.dtypes]
 
     def value_specs(self) -> list[tf.TensorSpec]:
         """The static shapes and dtypes of the leaves of the value."""
-        x = [spec.shape for spec in self.arguments.x]
-        if not self.batched:
-            return self.specs
-        self.arguments.check_batch(x)
-        batch = next((shape[:1] for shape in x if shape.rank and shape[0] is not None), tf.TensorShape([None]))
-        return [tf.TensorSpec(batch.concatenate(spec.shape), spec.dtype) for spec in self.specs]
+        shapes = self._value_shapes([self.arguments.inputs[i].shape for i in self.arguments.x])
+        return [tf.TensorSpec(shape, dtype) for shape, dtype in zip(shapes, self.dtypes, strict=True)]
 
-    def _leaves(self, noun: str, answer: Any, subject: str) -> list[Any]:
-        if isinstance(self.output, tf.TensorSpec):
-            return [answer]
+    def _value_shapes(self, x_shapes: list[Any]) -> list[Any]:
+        """The shape of each leaf of the value, for these shapes of the differentiable inputs."""
+        if self.options.is_elementwise and len(x_shapes) == 1:
+            return x_shapes
+        if not self.options.is_elementwise and not self.options.batched:
+            return self.options.shapes
+        x_shapes = [tf.TensorShape(shape) for shape in x_shapes]
+        if self.options.is_elementwise:
+            return [self.arguments.broadcast(x_shapes)]
+        self.arguments.check_batch(x_shapes)
+        batch = next((shape[:1] for shape in x_shapes if shape.rank and shape[0] is not None), tf.TensorShape([None]))
+        return [batch.concatenate(shape) for shape in self.options.shapes]
+
+    def value(self, arrays: Arrays) -> tuple[list[np.ndarray], Kept]:
+        """Takes one array for each input, which the function can overwrite; returns the leaves of the value."""
+        x_shapes = [arrays[i].shape for i in self.arguments.x]  # Read before the call, which can change the arrays.
+        expected = self._value_shapes(x_shapes)
+        answer, nondiff = self.arguments.call(arrays)
+        vjp = self.options.vjp
+        if not isinstance(answer, (tuple, list) if vjp is None else tuple) or len(answer) != 2:
+            second, reason = ("gradients", "") if vjp is None else ("residuals", ", since there is a vjp")
+            raise TypeError(
+                f"{self.arguments.subject} must return a pair (value, {second}){reason}, got "
+                f"{text.describe_type(answer)}. End it with: return value, {second}"
+            )
+        values = self._leaves("value", answer[0], expected)
+        kept = Kept(answer[1], nondiff, x_shapes, [value.shape for value in values])
+        return values, kept if vjp is not None else kept._replace(residuals=self._jacobians(kept))
+
+    def _jacobians(self, kept: Kept) -> list[np.ndarray]:
+        """The gradients that the function returned: the whole derivative of its only value."""
+        found, batch_dims = [], self.options.batch_dims
+        for i, gradient in enumerate(self.arguments.gradients(self.arguments.subject, kept.residuals)):
+            event_shape = () if batch_dims is None else kept.x_shapes[i][batch_dims:]
+            dtype = jacobians.dtype_for(self.dtypes[0], self.x_dtypes[i])
+            shape = (*kept.value_shapes[0], *event_shape)
+            found.append(self._gradient(self.arguments.subject, i, gradient, dtype, shape, self.options))
+        return found
+
+    def gradients(self, kept: Kept, dys: Arrays, needed: Sequence[bool]) -> list[np.ndarray]:
+        """The needed vector-Jacobian products, from one upstream gradient for each leaf of the value."""
+        subject, x = f"{API}: vjp of '{self.arguments.name}'", [i for i, is_needed in enumerate(needed) if is_needed]
+        if self.options.vjp is None:
+            batch_dims = self.options.batch_dims
+            answer: Any = {i: jacobians.vjp(kept.residuals[i], dys[0], kept.x_shapes[i], batch_dims) for i in x}
+            answer = {i: dx if self.x_dtypes[i].is_complex else dx.real for i, dx in answer.items()}
+        else:
+            options = kept.nondiff | ({"needed": tuple(needed)} if self.options.takes_needed else {})
+            answer = self.arguments.gradients(subject, _call(subject, "vjp", self.options.vjp, kept, dys, options))
+        return [self._gradient(subject, i, answer[i], self.x_dtypes[i], kept.x_shapes[i]) for i in x]
+
+    def tangents(self, kept: Kept, tangents: Arrays) -> list[np.ndarray]:
+        """The tangents of the differentiable leaves of the value, from one tangent for each differentiable input."""
+        if self.options.vjp is None:
+            answer: Any = jacobians.jvp(kept.residuals, tangents, kept.value_shapes[0], self.options.batch_dims)
+            answer = answer if self.dtypes[0].is_complex else answer.real
+        else:
+            subject = f"{API}: jvp of '{self.arguments.name}'"
+            answer = _call(subject, "jvp", self.options.jvp, kept, tangents, kept.nondiff)
+        return self._leaves("tangent", answer, kept.value_shapes)
+
+    def _leaves(self, noun: str, answer: Any, shapes: list[Any]) -> list[np.ndarray]:
+        """The leaves of a value, or of its tangents without those of integers."""
+        is_value = noun == "value"
+        subject = self.arguments.subject if is_value else f"{API}: jvp of '{self.arguments.name}'"
         try:
-            return pytree.flatten_up_to(self.output, answer)
+            leaves = [answer] if self.options.is_single else pytree.flatten_up_to(self.options.output, answer)
         except ValueError:
             raise ValueError(
-                f"{subject} must return a {noun} with the structure of output, {self.output}, got "
+                f"{subject} must return a {noun} with the structure of output, {self.options.output}, got "
                 f"{text.describe(answer)}. Return one array for each TensorSpec."
             ) from None
+        return [
+            _checked(
+                subject,
+                leaf,
+                functools.partial(_leaf_noun, noun, i, len(self.dtypes)),
+                self.dtypes[i],
+                shapes[i],
+                self.options if is_value else "It has the shape of the value.",
+            )
+            for i, leaf in enumerate(leaves)
+            if is_value or self.dtypes[i] in convert.DTYPES
+        ]
 
-    @functools.cached_property
-    def _nouns(self) -> list[str]:
-        count = len(self.specs)
-        return ["value"] if count == 1 else [f"value (leaf {i} of {count})" for i in range(count)]
+    def _gradient(
+        self,
+        subject: str,
+        i: int,
+        gradient: Any,
+        dtype: tf.DType,
+        shape: Any,
+        hint: Options | str = "A gradient has the shape of its input.",
+    ) -> np.ndarray:
+        def noun() -> str:
+            return f"gradient for {self.arguments.x_names[i]!r}"
+
+        if gradient is None:
+            raise ValueError(
+                f"{subject} must return a {noun()}, got None. Name an input that has no gradient in nondiff_argnames."
+            )
+        return _checked(subject, gradient, noun, dtype, shape, hint)
+
+
+def _leaf_noun(noun: str, i: int, count: int) -> str:
+    return noun if count == 1 else f"{noun} (leaf {i} of {count})"
 
 
 def _call(
-    subject: str, kind: str, function: Callable[..., Any], kept: Kept, vectors: Sequence[Any], options: dict[str, Any]
+    subject: str, kind: str, function: Callable[..., Any], kept: Kept, vectors: Arrays, options: dict[str, Any]
 ) -> Any:
     """Calls a `vjp` or `jvp`; TypeError if its parameters do not fit."""
-    args = [kept.residuals, *[np.array(vector) for vector in vectors]]
+    args = [kept.residuals, *vectors]
     try:
         return function(*args, **options)
     except TypeError as error:
@@ -222,68 +210,30 @@ def _call(
         ) from error
 
 
-_as_numpy = functools.cache(lambda dtype: dtype.as_numpy_dtype)  # The property is slower than the copy below.
+_as_numpy = functools.cache(lambda dtype: np.dtype(dtype.as_numpy_dtype))  # The property takes longer than a copy.
 
 
-def _to_array(subject: str, result: Any, noun: str, dtype: tf.DType) -> np.ndarray:
-    """A copy of a result in this dtype."""
+def _checked(
+    subject: str, result: Any, noun: Callable[[], str], dtype: tf.DType, shape: Any, hint: Options | str
+) -> np.ndarray:
+    """A copy of a result in this dtype; an error if it is not numbers of this shape, where None is any size."""
     try:
         array = np.asarray(result)
     except convert.refusals(result):  # Lists of different lengths.
         array = np.asarray(None)
-    kind = array.dtype.kind
-    if kind in "OSUmM":
+    if array.dtype.kind in "OSUmM":
         raise TypeError(
-            f"{subject} must return an array of numbers as the {noun}, got {text.describe(result)}. Return a NumPy "
+            f"{subject} must return an array of numbers as the {noun()}, got {text.describe(result)}. Return a NumPy "
             "array."
         )
-    if kind == "c" and not dtype.is_complex:
+    if array.dtype.kind == "c" and not dtype.is_complex:
         raise TypeError(
-            f"{subject} must return real numbers as the {noun}, got {array.dtype.name}. Return the real part, or make "
-            "the dtype of output complex."
+            f"{subject} must return real numbers as the {noun()}, got {array.dtype.name}. Return the real part, or "
+            "make the dtype of output complex."
+        )
+    if array.shape != shape and not tf.TensorShape(shape).is_compatible_with(array.shape):
+        raise ValueError(
+            f"{subject} must return a {noun()} of shape {tf.TensorShape(shape)}, got {tf.TensorShape(array.shape)}. "
+            f"{hint if isinstance(hint, str) else hint.hint}"
         )
     return array.astype(_as_numpy(dtype))  # A copy, because the function can reuse its memory.
-
-
-def _gradient_to_array(subject: str, gradient: Any, name: str, dtype: tf.DType) -> tuple[str, np.ndarray]:
-    """The noun for a gradient, and the gradient as `_to_array`; ValueError if it is None."""
-    noun = f"gradient for {name!r}"
-    if gradient is None:
-        raise ValueError(
-            f"{subject} must return a {noun}, got None. Name an input that has no gradient in nondiff_argnames."
-        )
-    return noun, _to_array(subject, gradient, noun, dtype)
-
-
-def _check_shape(subject: str, noun: str, got: Shape, expected: tuple[int | None, ...], hint: str) -> None:
-    """ValueError if a result has another shape than this one; None stands for any size."""
-    if got != expected and not tf.TensorShape(expected).is_compatible_with(got):
-        raise ValueError(
-            f"{subject} must return a {noun} of shape {tf.TensorShape(expected)}, got {tf.TensorShape(got)}. {hint}"
-        )
-
-
-# Because people return gradients for these, too.
-_HAVE_NONE = "Integers, bools and other values without a derivative have none."
-
-
-def one_for_each_input(subject: str, gradients: Any, arguments: Arguments) -> list[Any]:
-    """The gradients as a list, one for each input that has one."""
-    expected = len(arguments.x)
-    if tf.nest.is_nested(gradients) and not isinstance(gradients, (tuple, list, Mapping)):
-        gradients = tuple(tf.nest.flatten(gradients))  # An object of a class that tf.nest opens.
-    is_list = isinstance(gradients, (tuple, list))
-    # With one differentiable input, a list is the gradient itself, unless it holds one array.
-    if expected == 1 and not isinstance(gradients, tuple):
-        is_list = is_list and len(gradients) == 1 and isinstance(gradients[0], np.ndarray)
-        return list(gradients) if is_list else [gradients]
-    if expected == 0 and gradients is None:
-        return []
-    if not is_list or len(gradients) != expected:
-        got = str(len(gradients)) if is_list else text.describe_type(gradients)
-        raise ValueError(
-            f"{subject} must return {text.count(expected, 'gradient')} (one for each differentiable input: "
-            f"{text.quoted(spec.name for spec in arguments.x)}), got {got}. {_HAVE_NONE} Name other inputs "
-            "that have no gradient in nondiff_argnames."
-        )
-    return list(gradients)

@@ -26,16 +26,13 @@ _Base: Any = object  # In each class, a Keras layer follows it.
 class _Layer(_Base):
     """The base of all layers: passes masks through, and holds a factor or limit that can change without retracing."""
 
+    _api: str  # The name of the layer in messages.
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
         self._parameter: Any = None  # A weight of the layer, a Variable or a Tensor.
         self._initial_value: Any = None  # What the weight starts with.
-
-    @property
-    def _api(self) -> str:
-        """The name of the layer in messages; for a subclass that you write, the library's class."""
-        return f"layers.{next(base.__name__ for base in type(self).__mro__ if base.__module__ == __name__)}"
 
     def _set_parameter(self, name: str, value: Any) -> None:
         """Turns a number or an array into a weight; keeps a Variable or a Tensor as it is."""
@@ -115,6 +112,8 @@ class EmbedGradient(_Layer):
       inputs: A list `[fx, gx, x]`. For several `x`, pass `gx` and `x` as lists of the same length.
     """
 
+    _api = "layers.EmbedGradient"
+
     def __init__(self, *, axis: Axis = (), fx_gx_manually_stopped: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._axis = to_axis(self._api, axis)
@@ -131,13 +130,7 @@ class EmbedGradient(_Layer):
         if not isinstance(inputs, (list, tuple)) or len(inputs) != 3:
             raise _not_three_inputs(len(inputs) if isinstance(inputs, (list, tuple)) else None)
         fx, gx, x = inputs
-        try:
-            return embed(self._api, fx, gx, x, self._axis, self._manually_stopped)
-        except ValueError as error:  # From the op while tracing. In eager mode the kernel raises the other error.
-            raise ValueError(str(error).replace("embed_gradient:", f"{self._api}:")) from error
-        except tf.errors.InvalidArgumentError as error:
-            message = error.message.replace("embed_gradient:", f"{self._api}:")
-            raise tf.errors.InvalidArgumentError(error.node_def, error.op, message) from error
+        return embed(self._api, fx, gx, x, self._axis, self._manually_stopped)
 
     def compute_output_shape(self, inputs_shape: Any) -> Any:
         """Returns the shape of `fx`."""
@@ -230,6 +223,7 @@ class GradientReversal(_GradientFactor):
     Source: Ganin and Lempitsky, "Unsupervised domain adaptation by backpropagation" (2015), arXiv:1409.7495.
     """
 
+    _api = "layers.GradientReversal"
     _reverse = True
 
     def __init__(self, factor: TensorLike = 1.0, **kwargs: Any) -> None:
@@ -260,6 +254,7 @@ class GradientScale(_GradientFactor):
       factor: Replaces the layer's factor in this call: a number or a Tensor, for example from a schedule.
     """
 
+    _api = "layers.GradientScale"
     _reverse = False
 
     # So that Python's message for a missing factor names this class.
@@ -333,6 +328,8 @@ class GradientClip(_UnderLossScaling):
       inputs: A Tensor, or a nested structure of Tensors.
     """
 
+    _api = "layers.GradientClip"
+
     def __init__(
         self,
         *,
@@ -404,6 +401,8 @@ class WatchGradient(_UnderLossScaling):
       inputs: A Tensor, or a nested structure of Tensors.
     """
 
+    _api = "layers.WatchGradient"
+
     def __init__(
         self,
         *,
@@ -473,6 +472,8 @@ class StraightThrough(_Layer):
     Call arguments:
       inputs: A Tensor.
     """
+
+    _api = "layers.StraightThrough"
 
     def __init__(
         self,
