@@ -241,19 +241,11 @@ def changes(function, own, *args):
         "a source that is not there": call(function, "no", "target", *args),
         "a target that is there": call(function, own, "folder", *args),
         "check='yes'": call(function, own, "target", *args, check="yes"),
-        "inputs of an unknown signature": call(function, own, "target", *args, inputs={"nope": {}}),
     }
-
-
-def inputs(value):
-    return call(CHANGES.strip, inputs=value)
 
 
 STRIP = changes(CHANGES.strip, relu) | {
     "a number as target": eager(lambda: CHANGES.strip(relu(), 3)),
-    "progress=3": call(CHANGES.strip, relu, progress=3),
-    "inputs as a list": call(CHANGES.strip, relu, inputs=[X]),
-    "inputs without names": call(CHANGES.strip, relu, inputs={"serving_default": X}),
     "options by position": eager(lambda: CHANGES.strip("source", "target", False)),
     "a file as target": call(CHANGES.strip, target="file"),
     "a link as target": call(CHANGES.strip, target="to nowhere"),
@@ -264,16 +256,6 @@ STRIP = changes(CHANGES.strip, relu) | {
     "a file as source": call(CHANGES.strip, "file"),
     "a loop of links as source": call(CHANGES.strip, "loop"),
     "a missing asset": call(CHANGES.strip, with_missing_asset),
-    "inputs of a function": inputs({".f": {"x": 1.0}}),
-    "inputs of an unknown argument": inputs({"serving_default": {"z": 1.0}}),
-    "inputs of another shape": inputs({"serving_default": {"x": [[1.0, 2.0, 3.0]]}}),
-    "inputs of text": inputs({"serving_default": {"x": "text"}}),
-    "inputs of a model without signatures": call(
-        CHANGES.strip, lambda: saved("unsigned", tf.sin, signatures=False), inputs={".f": {}}
-    ),
-    "inputs of a signature without arguments": call(
-        CHANGES.strip, lambda: without_arguments(), inputs={"serving_default": {"x": 1.0}}
-    ),
     **{name: malformed(CHANGES.strip, change) for name, change in {**FOR_BOTH, **FOR_STRIP}.items()},
 }
 
@@ -284,6 +266,22 @@ def without_arguments():
     module.f = tf.function(lambda: {"y": cg.embed_gradient(tf.ones([]), 1.0, 2.0)}, input_signature=[])
     tf.saved_model.save(module, FOLDER / "without arguments", signatures=module.f)
     return FOLDER / "without arguments"
+
+
+def compared(inputs, source=original):
+    return eager(lambda: CHANGES.compare(source(), source(), inputs=inputs))
+
+
+COMPARE = {
+    "a source that is not there": eager(lambda: CHANGES.compare(original(), FOLDER / "no")),
+    "inputs of an unknown signature": compared({"nope": {}}),
+    "inputs as a list": compared([X]),
+    "inputs without names": compared({"serving_default": X}),
+    "inputs of a function": compared({".f": {"x": 1.0}}),
+    "inputs of an unknown argument": compared({"serving_default": {"z": 1.0}}),
+    "inputs of a model without signatures": compared({".f": {}}, lambda: saved("unsigned", tf.sin, signatures=False)),
+    "inputs of a signature without arguments": compared({"serving_default": {"x": 1.0}}, lambda: without_arguments()),
+}
 
 
 def keep(op, dy):
@@ -336,6 +334,7 @@ ADOPT = changes(CHANGES.adopt, lambda: saved("steep", steep)) | {
 
 
 GROUPS = {
+    "saved_model.compare": COMPARE,
     "saved_model.strip": STRIP,
     "saved_model.override": OVERRIDE,
     "saved_model.adopt": ADOPT,
