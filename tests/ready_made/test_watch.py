@@ -248,62 +248,6 @@ def test_the_function_is_freed_with_the_tape():
     assert reference() is None
 
 
-WRONG = {
-    "a name of another type": (
-        {"name": 3},
-        TypeError,
-        "watch_gradient: name must be a string such as 'logits', got 3.",
-    ),
-    "an empty name": (
-        {"name": ""},
-        ValueError,
-        "watch_gradient: name must not be empty. Pass the name to show in messages, such as 'logits'.",
-    ),
-    "check_numerics as a string": (
-        {"name": "h", "check_numerics": "yes"},
-        TypeError,
-        "watch_gradient: check_numerics must be True or False, got 'yes'. Pass a Python bool.",
-    ),
-    "no function": (
-        {"name": "h", "call": []},
-        TypeError,
-        "watch_gradient: call must be a function of an array, or None, got []. Write for example call=history.append, with "
-        "a list.",
-    ),
-    "nothing to do": (
-        {"name": "h"},
-        ValueError,
-        "watch_gradient: choose what to do with the gradient of 'h': pass check_numerics=True, print=True, or a function "
-        "as call.",
-    ),
-    "integers": (
-        {"x": tf.constant(3), "name": "h"},
-        TypeError,
-        "watch_gradient: x must have one of the dtypes float16, bfloat16, float32, float64, complex64, complex128, got "
-        "int32. Cast it, for example with tf.cast(x, tf.float32).",
-    ),
-    "no tensor": (
-        {"x": [], "name": "h"},
-        ValueError,
-        "watch_gradient: x must hold at least one Tensor, got []. Pass the values whose gradients you want to watch.",
-    ),
-}
-
-
-@pytest.mark.core
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_arguments(name):
-    arguments, error, message = WRONG[name]
-    with pytest.raises(error) as caught:
-        cg.watch_gradient(**{"x": tf.constant(X)} | ({} if "nothing" in name else {"print": True}) | arguments)
-    assert str(caught.value) == message
-
-
-def test_options_are_keyword_only():
-    with pytest.raises(TypeError, match="positional argument"):
-        cg.watch_gradient(tf.constant(X), "h", True)
-
-
 @pytest.mark.parametrize("run", [eager, traced])
 @pytest.mark.parametrize(
     ("scale", "is_error"),
