@@ -2,7 +2,6 @@
 
 import inspect
 import itertools
-import re
 
 import numpy as np
 import pytest
@@ -135,34 +134,6 @@ def test_the_buffer_is_shared(rng):
     fx, x = tf.constant(random_array(rng, [100])), tf.constant(random_array(rng, [100, 2]))
     assert address(custom_gradient(fx, fx, fx)) == address(fx)
     assert address(custom_gradient(fx, x, x)) == address(fx)
-
-
-def test_a_gx_of_another_shape_is_refused_as_in_tfp():
-    v = tf.ones([3])
-    message = (
-        "compat.tfp_math.custom_gradient: gx must have the shape of x, (3, 1), got (3,). Broadcast gx to the shape of x, or "
-        "use tf_cg_ops.embed_gradient, which broadcasts."
-    )
-    with pytest.raises(ValueError, match="^" + re.escape(message)):
-        custom_gradient(v, v, tf.ones([3, 1]))
-    message = (
-        "compat.tfp_math.custom_gradient: gx[1] must have the shape of x[1], (3,), got (2,). Broadcast gx[1] to the shape "
-        "of x[1], or use tf_cg_ops.embed_gradient, which broadcasts."
-    )
-    with pytest.raises(ValueError, match="^" + re.escape(message)):
-        custom_gradient(v, [v, [1.0, 2.0]], [v, v])
-
-
-def test_a_gx_of_another_shape_is_refused_at_run_time():
-    @tf.function(input_signature=[tf.TensorSpec(None)] * 2)
-    def run(gx, x):
-        return custom_gradient(gx, gx, x)
-
-    message = (
-        "compat.tfp_math.custom_gradient: gx must have the shape of x, got the shapes below for gx and x. Broadcast"
-    )
-    with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
-        run(tf.ones([3, 1]), tf.ones([3]))
 
 
 # The pairs of shapes of gx and x that TFP takes. It compares two vectors of sizes, and one of them can broadcast.

@@ -208,48 +208,7 @@ def test_the_tape_keeps_neither_fx_nor_x():
         np.testing.assert_array_equal(tape.gradient(h, x), tf.broadcast_to(gx, [2]))
 
 
-V = tf.constant([1.0, 2.0, 3.0])
-
-
-def test_shapes_that_no_gx_puts_right_are_known_at_the_call():
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"embed_gradient: .* axis"):
-        cg.embed_gradient(V, lambda: 1.0, tf.zeros([3, 3]))
-
-
-PAIR_UP = "gx must have one entry for each x, got a list of"
-DTYPES = "must have the dtype of fx, float32, got float64"
-BROADCAST = "the shapes must broadcast together, .*"
-
 # gx, x, the type of the error and its message.
-WRONG_ANSWERS = {
-    "nothing": (lambda: None, V, TypeError, "gx must be a dense Tensor or a value that .*, got None"),
-    "a_list_for_one_x": (lambda: [V], V, ValueError, f"{PAIR_UP} 1 for gx and a single value for x"),
-    "too_many": (lambda: [V, V, V], [V, V], ValueError, f"{PAIR_UP} 3 for gx and a list of 2 for x"),
-    "a_function": (lambda: lambda: V, V, TypeError, "gx must be a dense Tensor .* Pass the value of the function"),
-    "dtype": (lambda: tf.zeros([3], tf.float64), V, TypeError, f"gx {DTYPES}"),
-    "dtype_of_one": ([lambda: V, lambda: tf.zeros([3], tf.float64)], [V, V], TypeError, rf"gx\[1\] {DTYPES}"),
-    "shape": (lambda: tf.zeros([2]), V, tf.errors.InvalidArgumentError, rf"{BROADCAST} gx .*\[2\]"),
-    "shape_of_one": (
-        [lambda: V, lambda: tf.zeros([2])],
-        [V, V],
-        tf.errors.InvalidArgumentError,
-        rf"{BROADCAST} gx\[1\] .*\[2\]",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", WRONG_ANSWERS)
-def test_errors_known_when_gx_is_called(case):
-    """In a graph they are known while tracing."""
-    gx, x, error, message = WRONG_ANSWERS[case]
-    message = f"embed_gradient: {message}"
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        with pytest.raises(error, match=message):
-            cg.embed_gradient(V, gx, x)
-    error = ValueError if error is tf.errors.InvalidArgumentError else error
-    with pytest.raises(error, match=message):
-        tf.function(lambda: cg.embed_gradient(V, gx, x)).get_concrete_function()
 
 
 @pytest.mark.parametrize("use_pfor", [None, True, False])

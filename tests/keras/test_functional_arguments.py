@@ -133,7 +133,7 @@ def test_kinds_of_arguments_come_back(library, tmp_path):
 NOT_SAVED = {
     "a ragged Tensor": (tf.ragged.constant([[1.0], [2.0, 3.0]]), "a RaggedTensor"),
     "a sparse Tensor": (tf.sparse.from_dense([[1.0, 0.0]]), "a SparseTensor"),
-    "a Tensor of strings": (tf.constant(["a"]), "a EagerTensor of dtype object"),
+    "a Tensor of strings": (tf.constant(["a"]), "a Tensor of dtype object"),
     "a set": ({1, 2}, "a set"),
     "a namedtuple": (Pair(1, 2), "a Pair"),
     "a dictionary with other keys": ({(1, 2): 3}, "a dict"),

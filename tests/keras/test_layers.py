@@ -224,96 +224,11 @@ def test_a_watching_layer_names_itself_and_is_saved_with_its_function(library, t
         NOTED.pop()
 
 
-def with_tensor_of_a_graph(layers):
-    with tf.Graph().as_default():
-        return layers.GradientReversal(tf.compat.v1.placeholder(tf.float32, [])).get_config()
-
-
-WRONG = {
-    "two inputs": (
-        lambda m: m.EmbedGradient()([tf.ones([2]), tf.ones([2])]),
-        ValueError,
-        "layers.EmbedGradient: the inputs must be a list [fx, gx, x], got a list of 2. For several x, write "
-        "[fx, [gx1, gx2], [x1, x2]].",
-    ),
-    "three arguments": (
-        lambda m: m.EmbedGradient()(tf.ones([2]), tf.ones([2]), tf.ones([2])),
-        TypeError,
-        "layers.EmbedGradient: the inputs must be one list, got 3 arguments. Write [fx, gx, x].",
-    ),
-    "an axis that is none": (
-        lambda m: m.EmbedGradient(axis=1.5),
-        TypeError,
-        "layers.EmbedGradient: axis must be None, an int, a sequence of ints or an integer Tensor, got 1.5.",
-    ),
-    "a flag that is not a bool": (
-        lambda m: m.EmbedGradient(fx_gx_manually_stopped="no"),
-        TypeError,
-        "layers.EmbedGradient: fx_gx_manually_stopped must be True or False, got 'no'. Pass a Python bool.",
-    ),
-    "no function": (
-        lambda m: m.StraightThrough("tanh"),
-        ValueError,
-        "layers.StraightThrough: f must be one of 'sign', 'round', 'floor', 'ceil', 'heaviside', or a function, got "
-        "'tanh'. Pass the function itself.",
-    ),
-    "a surrogate instead of a function": (
-        lambda m: m.StraightThrough("sigmoid"),
-        ValueError,
-        "layers.StraightThrough: f must be one of 'sign', 'round', 'floor', 'ceil', 'heaviside', or a function, got "
-        "'sigmoid'. That is a surrogate: surrogate='sigmoid'.",
-    ),
-    "no limit": (
-        lambda m: m.GradientClip(),
-        ValueError,
-        "layers.GradientClip: pass exactly one of value, norm and global_norm, got none. To apply two limits, nest two "
-        "calls.",
-    ),
-    "a factor that is not a number": (
-        lambda m: m.GradientReversal("0.5"),
-        TypeError,
-        "layers.GradientReversal: factor must be a real number, or a Variable or Tensor of real numbers, got "
-        "'0.5'. Convert it before the call.",
-    ),
-    "a factor for scaling that is not a number": (
-        lambda m: m.GradientScale("0.5"),
-        TypeError,
-        "layers.GradientScale: factor must be a real number, or a Variable or Tensor of real numbers, "
-        "got '0.5'. Convert it before the call.",
-    ),
-    "nothing to watch for": (
-        lambda m: m.WatchGradient(name="hidden"),
-        ValueError,
-        "layers.WatchGradient: choose what to do with the gradient of 'hidden': pass check_numerics=True, print=True, or a "
-        "function as call.",
-    ),
-    "a function that changes shapes": (
-        lambda m: m.StraightThrough(lambda x: x[:1])(tf.ones([3])),
-        ValueError,
-        "layers.StraightThrough: '<lambda>' must return the shape of x, (3,), got (1,). ",
-    ),
-    "a Tensor of a graph in a configuration": (
-        with_tensor_of_a_graph,
-        ValueError,
-        "layers.GradientReversal: factor must be a number or a Variable to be saved, got a Tensor of a graph. Pass "
-        "the Tensor with each call, or assign its value to a Variable.",
-    ),
-}
-
-
 def test_the_embedding_layer_in_a_model_says_what_it_takes():
     """In tf_keras the call raises the same error, because there are no shapes before."""
     message = r"layers\.EmbedGradient: the inputs must be a list \[fx, gx, x\], got a single input\."
     with pytest.raises(TypeError, match=message):
         cg.layers.EmbedGradient()(keras.Input([3]))
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_uses_say_what_to_do(name, library):
-    wrong, kind, message = WRONG[name]
-    with pytest.raises(kind) as error:
-        wrong(layers_of(library))
-    assert message in str(error.value)
 
 
 @pytest.mark.parametrize("name", [name for name in cg.layers.__all__ if inspect.isclass(getattr(cg.layers, name))])

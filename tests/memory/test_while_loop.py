@@ -192,52 +192,6 @@ def test_a_saved_model_in_a_fresh_process(tmp_path):
     assert_close(got, reference(X, W, DY, 13))
 
 
-def two(x):
-    return x, x
-
-
-ERRORS = {
-    "cond": ((True, two, (1.0,), 3), TypeError, "cond must be a function of the loop variables, got a bool"),
-    "body": ((two, None, (1.0,), 3), TypeError, "body must be a function of the loop variables, got a NoneType"),
-    "loop_vars": (
-        (two, two, tf.ones([]), 3),
-        TypeError,
-        "loop_vars must be a list or tuple of the arguments of body, at least one, got a Tensor",
-    ),
-    "empty": ((two, two, (), 3), ValueError, r"loop_vars must be a list or tuple .*, got \(\)\. Pass what changes"),
-    "maximum": ((two, two, (1.0,), None), TypeError, "maximum_iterations must be an int .*, got None"),
-    "a float": ((two, two, (1.0,), 3.5), TypeError, "maximum_iterations must be an int .*, got 3.5"),
-    "structure": (
-        (lambda x: True, two, (1.0,), 3),
-        ValueError,
-        r"'two' must keep the structure of loop_vars, \(\*\), got \(\*, \*\)",
-    ),
-    "not a bool": (
-        (lambda x: x, lambda x: (x,), (1.0,), 3),
-        TypeError,
-        "must return one bool, whether there is a next step, got a Tensor of float32",
-    ),
-    "several": (
-        (lambda x: x > 0.0, lambda x: (x,), (tf.ones([3]),), 3),
-        ValueError,
-        r"must return one bool, whether there is a next step, got a Tensor of shape \(3,\)\. Reduce it",
-    ),
-    "dtype": (
-        (lambda i, x: i < 3, lambda i, x: (i + 1, tf.cast(x, tf.float16)), (0, tf.constant(1.0)), 3),
-        TypeError,
-        r"must keep the dtype of loop_vars\[1\], float32, got float16",
-    ),
-    "negative": ((lambda x: True, two, (1.0,), -2), ValueError, "maximum_iterations must be 0 or more, got -2"),
-}
-
-
-@pytest.mark.parametrize("case", ERRORS)
-def test_errors(case):
-    arguments, error, message = ERRORS[case]
-    with pytest.raises(error, match=f"while_loop: .*{message}"):
-        cg.while_loop(*arguments)
-
-
 def test_functions_run_eagerly():
     tf.config.run_functions_eagerly(True)
     try:
@@ -249,14 +203,3 @@ def test_functions_run_eagerly():
 
 def test_no_iterations_at_all():
     assert cg.while_loop(lambda x: True, lambda x: (2 * x,), (tf.constant(3.0),), 0) == (3.0,)
-
-
-@pytest.mark.parametrize(
-    ("checkpoint", "error"), [(2.5, TypeError), (True, TypeError), ("root", ValueError), (0, ValueError)]
-)
-def test_a_checkpoint_that_says_nothing(checkpoint, error):
-    message = (
-        rf"while_loop: checkpoint must be 'sqrt', 'log', the number of steps per segment or None, got {checkpoint!r}"
-    )
-    with pytest.raises(error, match=message):
-        cg.while_loop(lambda x: True, two, (1.0,), 3, checkpoint=checkpoint)

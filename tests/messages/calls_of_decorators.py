@@ -255,6 +255,18 @@ def tangent_rule(rule, function=double):
     return lambda: derive(decorated)
 
 
+def forward(rule):
+    decorated = cg.custom_jvp(double)
+    decorated.defjvp(rule)
+
+    def call():
+        with tf.autodiff.ForwardAccumulator(X, X) as accumulator:
+            y = decorated(X)
+        return accumulator.jvp(y)
+
+    return call
+
+
 def tangent(of):
     return tangent_rule(lambda primals, tangents: (double(*primals), of(*tangents)))
 
@@ -277,6 +289,7 @@ CUSTOM_JVP = {
     "an array of integers": tangent(lambda t: np.array([1, 2])),
     "text": tangent(lambda t: "text"),
     "a shape": tangent(first),
+    "a shape, in forward mode": forward(lambda primals, tangents: (double(*primals), first(*tangents))),
     "a pair": tangent(pair),
     "another structure": tangent_rule(lambda primals, tangents: (pair(*primals), tangents[0]), pair),
     "no value": tangent_rule(lambda primals, tangents: tangents[0]),

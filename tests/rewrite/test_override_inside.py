@@ -187,21 +187,6 @@ def test_one_dict_of_rules_for_several_functions():
         gradient(cg.override_gradients(tf.nn.silu, rules, unmatched="ignore"))
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"unmatched": "warn"}, ValueError, "unmatched must be 'error' or 'ignore', got 'warn'."),
-        ({"inside": 1}, TypeError, "inside must be True or False, got 1. Pass a Python bool."),
-    ],
-    ids=str,
-)
-def test_wrong_options(options, error, message, tmp_path):
-    with pytest.raises(error, match=f"^override_gradients: {re.escape(message)}$"):
-        cg.override_gradients(tf.sigmoid, RULES, **options)
-    with pytest.raises(error, match=rf"^saved_model\.override: {re.escape(message)}$"):
-        cg.saved_model.override(tmp_path / "a", tmp_path / "b", RULES, **options)
-
-
 def test_the_silus_of_a_keras_model_are_found():
     model = keras.Sequential([keras.layers.Input([2]), keras.layers.Dense(3, "silu"), keras.layers.Dense(1, "silu")])
     x = tf.constant([[1.0, -2.0]])

@@ -354,17 +354,6 @@ def test_inspect_lists_them(tmp_path):
 # Wrong uses
 
 
-def test_a_file_without_the_gradient_function(tmp_path):
-    source, target = save(tmp_path, steep, with_gradients=False)
-    message = (
-        r"^saved_model\.adopt: the file must contain the gradient function of '(__inference_steep_\d+/IdentityN)', got a model "
-        r"that was saved without it\. Pass gradients='autodiff', or a rule for it: gradients=\{'\1': rule\}\.$"
-    )
-    with pytest.raises(ValueError, match=message):
-        cg.saved_model.adopt(source, target)
-    assert not target.exists()
-
-
 NOT_THERE = "must read only tensors that the value reads, too, got another one from outside of the function\\. Pass "
 
 
@@ -394,26 +383,3 @@ def test_gradients_that_read_something_from_outside(tmp_path):
     (place,) = cg.saved_model.inspect(source)
     cg.saved_model.adopt(source, target, {place.node: lambda op, dy: 3.0 * dy}, check=False)
     np.testing.assert_allclose(gradient(tf.saved_model.load(target).f, X, DY), 9.0 * DY)
-
-
-CHOICE = "gradients must be 'saved', 'autodiff', a rule, or a dict of these by places, got "
-PLACES = r"must be places of tf\.custom_gradient in '.*', which has '__inf.*/IdentityN', got 'Identity'\. "
-
-
-def test_wrong_choices(tmp_path):
-    source, target = save(tmp_path, steep)
-    for gradients, message in (
-        ("auto", f"{CHOICE}'auto'"),
-        ({"Identity": "autodiff"}, f"the keys of gradients {PLACES}"),
-        (
-            {"IdentityN": lambda op, dy: [dy] * 3},
-            r"the rule '<lambda>' for the op IdentityN \(IdentityN\) in the function ",
-        ),
-    ):
-        with pytest.raises(ValueError, match=rf"^saved_model\.adopt: {message}"):
-            cg.saved_model.adopt(source, target, gradients)
-    with pytest.raises(TypeError, match=rf"^saved_model\.adopt: {CHOICE}3"):
-        cg.saved_model.adopt(source, target, {"IdentityN": 3})
-    with pytest.raises(FileExistsError, match=r"^saved_model\.adopt: the target '.*' exists already\."):
-        cg.saved_model.adopt(source, source)
-    assert not target.exists()

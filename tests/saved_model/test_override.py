@@ -198,56 +198,6 @@ def sine(tmp_path_factory):
     return save(tmp_path_factory.mktemp("sine"), f=lambda x: tf.sin(x) + 1.0)[0]
 
 
-OP = r"the op Sin \(Sin\) in the function '__inference_<?lambda>?_\d+'"
-EAGER_TENSOR = (
-    f"for {OP} must not use a Tensor or variable of eager mode, which a graph of TensorFlow 1 or of a file cannot hold. "
-    r"Use its value instead, for example w\.numpy\(\)\.$"
-)
-VARIABLE, TENSOR = tf.Variable(X), tf.constant(np.arange(3000.0))
-WRONG_RULES = {
-    "number": (
-        lambda op, dy: [dy, dy],
-        ValueError,
-        f"for {OP} must return one gradient for each of 'op.inputs.0.', got 2",
-    ),
-    "shape": (lambda op, dy: dy[:2], ValueError, f"for {OP} returned a gradient of the wrong shape for 'op.inputs.0.'"),
-    "dtype": (lambda op, dy: tf.cast(dy, tf.int32), TypeError, f"for {OP} must return a gradient of dtype float64 "),
-    "parameters": (lambda dy: dy, TypeError, f"for {OP} must take the op and 1 upstream gradient "),
-    "variable": (lambda op, dy: dy * VARIABLE, ValueError, EAGER_TENSOR),
-    "tensor": (lambda op, dy: dy * TENSOR[:3], ValueError, EAGER_TENSOR),
-}
-
-
-@pytest.mark.parametrize("wrong", WRONG_RULES)
-def test_a_wrong_rule_is_named_and_nothing_is_written(wrong, sine, tmp_path):
-    rule, error, message = WRONG_RULES[wrong]
-    with pytest.raises(error, match=rf"^saved_model\.override: the rule '<lambda>' {message}"):
-        cg.saved_model.override(sine, tmp_path / "target", {"Sin": rule})
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_rule_that_closes_over_numbers(sine, tmp_path):
     cg.saved_model.override(sine, tmp_path / "target", {"Sin": lambda op, dy: dy * X}, check=False)
     np.testing.assert_allclose(gradient(tf.saved_model.load(tmp_path / "target").f, X, DY), DY * X)
-
-
-@pytest.mark.parametrize(
-    ("source", "target", "rules", "error", "message"),
-    [
-        (
-            None,
-            "new",
-            {"sin": 0},
-            ValueError,
-            r"each key of rules must match an op of '.*', got no match for 'sin'\. .* Sin \(1\).* mean 'Sin'\?$",
-        ),
-        ("nothing", "new", {"Sin": fivefold}, FileNotFoundError, "'nothing' must be a folder with saved_model.pb, "),
-        (None, ".", {"Sin": fivefold}, FileExistsError, r"the target '.*' exists already\."),
-        (None, "new", {}, ValueError, "rules must name at least one op"),
-    ],
-)
-def test_wrong_arguments(source, target, rules, error, message, sine, tmp_path):
-    rules = {name: rule or fivefold for name, rule in rules.items()}
-    with pytest.raises(error, match=rf"^saved_model\.override: {message}"):
-        cg.saved_model.override(source or sine, tmp_path / target, rules)
-    assert list(tmp_path.iterdir()) == []

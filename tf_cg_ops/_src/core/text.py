@@ -32,7 +32,7 @@ def describe(value: Any) -> str:
 
 def describe_type(value: Any) -> str:
     """The type of a value, with an article: "an int", "a tuple of 2 (Tensor, NoneType)"."""
-    if isinstance(value, tuple):
+    if type(value) is tuple:
         return f"a tuple of {len(value)} ({', '.join(map(_type_name, value))})"
     noun = _type_name(value)
     return f"an {noun}" if noun[:1] in "AEIOUaeiou" or noun == "ndarray" else f"a {noun}"
