@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tf_cg_ops import _demo, rules, saved_model, testing
 from tf_cg_ops._src.core import text
+from tf_cg_ops.saved_model._folder import read_saved_model
 
 
 def run(options: argparse.Namespace) -> int:
@@ -127,8 +128,11 @@ def _all_places(options: argparse.Namespace) -> dict[str, str]:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    loaded = tf.saved_model.load(str(options.path)) if options.inputs else None
-    inputs = _read_inputs("saved_model.compare", options.inputs, list(loaded.signatures)) if loaded else None
+    api, inputs = "saved_model.compare", None
+    if options.inputs:
+        meta_graphs = read_saved_model(api, options.path).meta_graphs
+        names = {name for meta_graph in meta_graphs for name, s in meta_graph.signature_def.items() if s.inputs}
+        inputs = _read_inputs(api, options.inputs, sorted(names))
     found = saved_model.compare(options.path, options.other, inputs)
     lines = [str(each) for each in found] or ["nothing that could be called"]
     status = int(any(each.verdict == "different" for each in found))

@@ -118,17 +118,17 @@ REFUSED = {
     ),
     "an entry for self, or for the flag": (
         *(lambda self, x, y, flag: 0, lambda f, x, y: f(OBJECT, x, y, True), lambda a, b: (None, a, None)),
-        "must return gradients with one meaning, got gradients that can be those of 'self', 'x', 'y', or those of 'x', "
+        "must return gradients that fit in one way, but these could be for 'self', 'x', 'y', or for 'x', "
         "'y', 'flag'. Return one gradient, or None, for each of 'self', 'x', 'y', 'flag'.",
     ),
     "flat, or None for a list": (
         *(of_flag, lambda f, x, y, z: f([x, y], z, [3]), lambda a, b, c: (None, c, None)),
-        "must return gradients with one meaning, got gradients that can be those of 'x[0]', 'x[1]', 'flag', or those of "
+        "must return gradients that fit in one way, but these could be for 'x[0]', 'x[1]', 'flag', or for "
         "'x', 'flag', 'y'. Return one gradient, or None, for each of 'x', 'flag', 'y'.",
     ),
     "flat, or None for an empty list": (
         *(of_flag, lambda f, x, y, z: f([x, y], z, []), lambda a, b, c: (None, c, None)),
-        "must return gradients with one meaning, got gradients that can be those of 'x[0]', 'x[1]', 'flag', or those of "
+        "must return gradients that fit in one way, but these could be for 'x[0]', 'x[1]', 'flag', or for "
         "'x', 'flag', 'y'. Return one gradient, or None, for each of 'x', 'flag', 'y'.",
     ),
     "**kwargs without names": (

@@ -1,7 +1,6 @@
-"""Files that each version wrote: their values, gradients and second derivatives are those of NumPy.
+"""Files that each version wrote still have the values, gradients and second derivatives that NumPy computes.
 
-A fresh process reads them, which has none of the functions that were saved, but for those of Keras models that are found
-by their names.
+A fresh process reads them. It does not have the saved functions, except the ones that Keras models find by name.
 """
 
 import importlib.metadata

@@ -10,21 +10,10 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.saved_models import proto_of
+from ..support.saved_models import Model, proto_of
 from .table import FOLDER, X, eager, nothing_is_written
 
 CHANGES = cg.saved_model
-
-
-class Model(tf.Module):
-    def __init__(self):
-        super().__init__()
-        self.w = tf.Variable([2.0, 3.0])
-
-    @tf.function(input_signature=[tf.TensorSpec([None, 2], name="x")])
-    def f(self, x):
-        h = cg.custom_gradient(lambda x: (tf.sign(x) * 2.0, lambda dy: dy))(x)
-        return {"y": cg.embed_gradient(h, x, x) + self.w}
 
 
 @functools.cache

@@ -245,7 +245,7 @@ def test_variables_in_gradient_functions(tmp_path):
     module.g = tf.function(scaled, input_signature=SPEC)
     tf.saved_model.save(module, tmp_path / "source")
     report = cg.saved_model.adopt(tmp_path / "source", tmp_path / "target")
-    # The gradients of w are 5 dy x and dy x, those of x 3 dy w and dy w.
+    # The gradients of w are 5 dy x and dy x; the gradients of x are 3 dy w and dy w.
     assert {found.name: found.detail for found in report.autodiff} == {".f": "variable 0", ".g": "variable 0"}
     np.testing.assert_allclose([found.difference for found in report.autodiff][1], 4 / 5)
     loaded = tf.saved_model.load(tmp_path / "target")
@@ -332,6 +332,8 @@ def test_the_difference_between_both_gradients(tmp_path):
     found = {each.name[1:]: each.difference for each in report.autodiff}
     assert found == {name: pytest.approx(difference, abs=1e-12) for name, (*_, difference) in DIFFERENCES.items()}
     assert "autodiff  gradients of .doubled: different by 0.5 of the largest element (input 0)" in str(report)
+    audited = cg.testing.audit(tf.saved_model.load(tmp_path / "target").twice, [tf.constant(X)])
+    assert [(row.places, row.verdict) for row in audited.rows] == [(1, "differs")] * 2
     automatic = cg.saved_model.adopt(tmp_path / "source", tmp_path / "automatic", "autodiff")
     assert automatic.autodiff == []
     assert not list(tmp_path.glob(".*"))

@@ -246,6 +246,14 @@ def test_each_meta_graph_takes_its_own_part_of_the_inputs(tmp_path):
     assert {name: verdict for name, verdict in found.items() if name[1] == "values"} == values_of(names)
 
 
+def test_inputs_that_cannot_be_made_up(tmp_path):
+    take = tf.function(lambda slices: slices.values, input_signature=[tf.IndexedSlicesSpec([4], tf.float32)])
+    tf.saved_model.save(holder(f=take), tmp_path / "model", signatures={})
+    (found,) = cg.saved_model.compare(tmp_path / "model", tmp_path / "model")
+    reason = "the first model takes an input of type IndexedSlicesSpec, and made-up inputs are only Tensors"
+    assert (found.verdict, found.detail) == (NOT_COMPARED, reason)
+
+
 def test_given_inputs_are_used_and_checked(tmp_path):
     module = holder(f=traced(refuse))
     tf.saved_model.save(module, tmp_path / "model", signatures=module.f)

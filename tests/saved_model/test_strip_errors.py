@@ -13,18 +13,7 @@ from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops.saved_model import _changed_copy, _replace_ops
 
 from ..support.processes import run_python
-from ..support.saved_models import break_values, ops_of, proto_of, save_and_strip
-
-
-class Model(tf.Module):
-    def __init__(self):
-        super().__init__()
-        self.w = tf.Variable([2.0, 3.0])
-
-    @tf.function(input_signature=[tf.TensorSpec([None, 2], name="x")])
-    def f(self, x):
-        h = cg.custom_gradient(lambda x: (tf.sign(x) * 2.0, lambda dy: dy))(x)
-        return {"y": cg.embed_gradient(h, x, x) + self.w}
+from ..support.saved_models import Model, break_values, ops_of, proto_of, save_and_strip
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,19 @@ from tf_cg_ops.saved_model import _replace_ops
 from .processes import FOR_KERAS_ALONE, run_interpreter, run_python
 
 
+class Model(tf.Module):
+    """A function with two ops of the library, and a variable."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = tf.Variable([2.0, 3.0])
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2], name="x")])
+    def f(self, x):
+        h = cg.custom_gradient(lambda x: (tf.sign(x) * 2.0, lambda dy: dy))(x)
+        return {"y": cg.embed_gradient(h, x, x) + self.w}
+
+
 def proto_of(path):
     return saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
 

@@ -198,7 +198,7 @@ def lookup(k, x):
 
 
 def dropout(k, x):
-    """The random numbers stay those of the run."""
+    """The audit keeps the random numbers of the run."""
     kept = tf.nn.dropout(tf.ones_like(x), 0.5)
     return x**2 * kept, lambda dy: k * dy * 2 * x * kept
 

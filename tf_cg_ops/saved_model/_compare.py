@@ -175,6 +175,9 @@ def _run(function: Any, given: Mapping[str, Any], size: int, what: str) -> dict[
     nodes = nodes_of(function.graph.as_graph_def())
     if any("seed2" in node.attr and not (node.attr["seed"].i or node.attr["seed2"].i) for node in nodes):
         return "draws random numbers without a seed"  # With few elements, two runs can agree by chance.
+    unknown = _inputs.unknown(function.structured_input_signature)
+    if unknown:
+        return f"takes an input of type {unknown[0]}, and made-up inputs are only Tensors"
     before = [variable.read_value() for variable in function.variables]
     try:
         _, specs = function.structured_input_signature

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+_KINDS = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)
 # Tried one after the other for dimensions of unknown size.
 SIZES = (2, 1, 5, 32)
 
@@ -13,6 +14,12 @@ def generate(specs: Any, size: int) -> Any:
     """Small random values with the structure of the specs. A constant, such as a bool, stays as it is."""
     rng = np.random.default_rng(0)
     return tf.nest.map_structure(lambda spec: _random_value(spec, size, rng), specs)
+
+
+def unknown(specs: Any) -> list[str]:
+    """The types of specs for which no values can be made up, such as datasets."""
+    found = [spec for spec in tf.nest.flatten(specs) if isinstance(spec, tf.TypeSpec)]
+    return [type(spec).__name__ for spec in found if not isinstance(spec, _KINDS)]
 
 
 def _random_value(spec: Any, size: int, rng: np.random.Generator) -> Any:

@@ -48,7 +48,7 @@ _Gradients = list[np.ndarray | None]
 
 @dataclasses.dataclass
 class Findings:
-    """What one run of a place shows. The norms are those of all results, of what arrived, and of what left."""
+    """What one run of a place shows, with the norms of all results, of what arrived, and of what left."""
 
     value_norm: float = 0.0
     upstream_norm: float = 0.0
@@ -316,9 +316,8 @@ def _compare(
 ) -> list[tuple[_Answers, dict[int, np.ndarray]]]:
     """The answers for the upstream gradient that arrived and for a random one, with masks of where they differ."""
     random = RandomNumbers(0)
-    finite = [
-        np.isfinite(y) for y in answers.values
-    ]  # An infinite value, such as the -inf of a mask, has no derivative.
+    # An infinite value, such as the -inf of a mask, has no derivative.
+    finite = [np.isfinite(y) for y in answers.values]
     # Zeros in the upstream hide errors, and so does an output that is small beside another one.
     sizes = [typical_size(y[m]) for y, m in zip(answers.values, finite, strict=True)]
     drawn = [random.draw_like(y) * (min(sizes) / size) for y, size in zip(answers.values, sizes, strict=True)]

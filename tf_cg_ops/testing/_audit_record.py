@@ -45,7 +45,7 @@ class Run:
 
 @dataclasses.dataclass
 class Place:
-    """An op with a gradient of its own. Except for `new_op`, ops and tensors are those of the traced graph."""
+    """An op with a gradient of its own. Ops and tensors are in the traced graph, except `new_op`."""
 
     op: Any
     new_op: Any  # Its copy in the graph that ran, an op of this library.

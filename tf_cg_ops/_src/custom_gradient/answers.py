@@ -99,7 +99,7 @@ def _only_reading(
     names = text.quoted(name for name, _ in units)
     if readings:
         errors = [
-            f"must return gradients with one meaning, got gradients that can be those of {readings[0][0]}, or those of "
+            f"must return gradients that fit in one way, but these could be for {readings[0][0]}, or for "
             f"{readings[1][0]}. Return one gradient, or None, for each of {names}."
         ]
     errors.append(

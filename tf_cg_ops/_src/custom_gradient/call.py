@@ -96,7 +96,7 @@ class Backward:
         return [*gradients, *map(upstream.__getitem__, self.passed)] if self.passed else gradients
 
     def tangents(self, tangents_of: Callable[..., Sequence[Any]], *flat: Any) -> list[Any]:
-        """The tangents of all components from those of all flat inputs, by the `tangents` of a `GradFn`."""
+        """Turns tangents of all flat inputs into tangents of all components, with the `tangents` of a `GradFn`."""
         checks, first_passed = self.checks, len(flat) - len(self.passed)
         first_variable = first_passed - len(checks.variables)
         by_leaf = pytree.regroup(checks.arguments.values, checks.inputs, flat[:first_variable])

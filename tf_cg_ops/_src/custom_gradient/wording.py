@@ -26,8 +26,8 @@ _NO_RULE = (
 class Wording:
     """The nouns and sentences of an API for its messages.
 
-    `{function}` is the name of the decorated function, `{name}` that of the user's gradient function, and `{subject}`
-    the subject with both.
+    `{function}` is the name of the decorated function, `{name}` the name of the user's gradient function, and
+    `{subject}` the subject with both.
     """
 
     api: str

@@ -91,7 +91,7 @@ class Arguments:
         nondiff = tf.nest.map_structure(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, nondiff)
         return self.function(*args, **kwargs), nondiff
 
-    def gradients(self, subject: str, answer: Any) -> list[Any]:
+    def gradients(self, wording: Wording, answer: Any) -> list[Any]:
         """The gradients that a function returned as a list, one for each input that has one."""
         if not self.x and answer is None:
             return []
@@ -101,10 +101,10 @@ class Arguments:
             return answer if is_array else [answer]
         if isinstance(answer, (tuple, list)):
             answer = [_as_array(item) for item in answer]
+        subject = wording.subject_of(self.name)
         answer = answers.opened(subject, answer)
         if answers.has_mapping(answer):
             kinds = [answers.NOTHING if mark is None else answers.TENSOR for mark in self.named.values]
-            wording = Wording(API, subject=subject.removeprefix(f"{API}: "), names_keywords=True)
             entries = answers.read(wording, self.name, answer, self.named, kinds)
             entries = [entry for entry, kind in zip(entries, kinds, strict=True) if kind == answers.TENSOR]
         else:

@@ -67,9 +67,8 @@ def _values_at_once(
     if not call.options.is_elementwise:
         call.arguments.check_batch([tf.TensorShape(shape) for shape in shapes])
     for i, shape in zip(x, shapes, strict=True):
-        if (
-            call.options.is_elementwise
-        ):  # The dimension for examples does not broadcast with dimensions of another input.
+        if call.options.is_elementwise:
+            # The dimension for examples does not broadcast with dimensions of another input.
             merged = (size, *[1] * (max(map(len, shapes)) - len(shape)), *shape)
         else:
             merged = (size * shape[0], *shape[1:])

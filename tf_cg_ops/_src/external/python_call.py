@@ -1,5 +1,6 @@
 """The Python side of `numpy_function`: calls the user's functions with arrays, and checks what they return."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -10,10 +11,15 @@ import tensorflow as tf
 from tf_cg_ops._src.core import convert, pytree, text
 from tf_cg_ops._src.core.signature import mismatched_signature
 from tf_cg_ops._src.custom_gradient.decorator import is_decorated
+from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.external import jacobians
 from tf_cg_ops._src.external.arguments import API, Arguments
 
 Arrays = Sequence[np.ndarray]
+
+# Which of the user's functions returned gradients.
+_OF_FUNCTION = Wording(API, subject="'{function}'", names_keywords=True)
+_OF_VJP = dataclasses.replace(_OF_FUNCTION, subject="vjp of '{function}'")
 
 
 class Options:
@@ -114,7 +120,7 @@ class Call:
     def _jacobians(self, kept: Kept) -> list[np.ndarray]:
         """The gradients that the function returned: the whole derivative of its only value."""
         found, batch_dims = [], self.options.batch_dims
-        for i, gradient in enumerate(self.arguments.gradients(self.arguments.subject, kept.residuals)):
+        for i, gradient in enumerate(self.arguments.gradients(_OF_FUNCTION, kept.residuals)):
             event_shape = () if batch_dims is None else kept.x_shapes[i][batch_dims:]
             dtype = jacobians.dtype_for(self.dtypes[0], self.x_dtypes[i])
             shape = (*kept.value_shapes[0], *event_shape)
@@ -123,14 +129,14 @@ class Call:
 
     def gradients(self, kept: Kept, dys: Arrays, needed: Sequence[bool]) -> list[np.ndarray]:
         """The needed vector-Jacobian products, from one upstream gradient for each leaf of the value."""
-        subject, x = f"{API}: vjp of '{self.arguments.name}'", [i for i, is_needed in enumerate(needed) if is_needed]
+        subject, x = _OF_VJP.subject_of(self.arguments.name), [i for i, is_needed in enumerate(needed) if is_needed]
         if self.options.vjp is None:
             batch_dims = self.options.batch_dims
             answer: Any = {i: jacobians.vjp(kept.residuals[i], dys[0], kept.x_shapes[i], batch_dims) for i in x}
             answer = {i: dx if self.x_dtypes[i].is_complex else dx.real for i, dx in answer.items()}
         else:
             options = kept.nondiff | ({"needed": tuple(needed)} if self.options.takes_needed else {})
-            answer = self.arguments.gradients(subject, _call(subject, "vjp", self.options.vjp, kept, dys, options))
+            answer = self.arguments.gradients(_OF_VJP, _call(subject, "vjp", self.options.vjp, kept, dys, options))
         return [self._gradient(subject, i, answer[i], self.x_dtypes[i], kept.x_shapes[i]) for i in x]
 
     def tangents(self, kept: Kept, tangents: Arrays) -> list[np.ndarray]:
@@ -144,7 +150,7 @@ class Call:
         return self._leaves("tangent", answer, kept.value_shapes)
 
     def _leaves(self, noun: str, answer: Any, shapes: list[Any]) -> list[np.ndarray]:
-        """The leaves of a value, or of its tangents without those of integers."""
+        """The leaves of a value, or of its tangents, where integers have none."""
         is_value = noun == "value"
         subject = self.arguments.subject if is_value else f"{API}: jvp of '{self.arguments.name}'"
         try:
