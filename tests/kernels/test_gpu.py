@@ -51,6 +51,7 @@ def test_gradients_in_all_forms_and_dtypes(device, way, rng):
             h, dx = way(functools.partial(embed_vjp, row))([tf.constant(a) for a in (fx, gx, x, dy)])
             assert is_on(h, device)
             assert is_on(dx, device)
+            assert h.dtype == dx.dtype == dtype
             np.testing.assert_array_equal(h.numpy(), fx)
             assert_gradient_close(dx, reference.vjp(dy, gx, row.x, row.axis), dtype, scale=10.0)
 
