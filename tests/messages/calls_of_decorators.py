@@ -98,13 +98,6 @@ def with_argument(value, answer):
     return lambda: derive(lambda x: cg.custom_gradient(lambda x, p: (2.0 * x, answer))(x, value))
 
 
-def with_annotations(x):
-    def grad_fn(dy: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
-        return dy
-
-    return x, grad_fn
-
-
 def of_a_graph_that_is_gone():
     kept = []
     tf.function(kept.append)(tf.constant(1.0))
@@ -122,20 +115,15 @@ ANSWERS = {
     "one gradient of two": lambda dy: dy,
     "three gradients of two": lambda dy: (dy, dy, dy),
     "by names, one unknown": lambda dy: {"x": dy, "z": dy},
-    "by names, one missing": lambda dy: {"y": dy},
     "a dict for a Tensor": lambda dy: ({"a": dy}, dy),
     "a shape": lambda dy: (None, tf.ones([7])),
     "rows of slices": lambda dy: (tf.IndexedSlices(tf.ones([1, 7]), tf.constant([0])), None),
     "complex": lambda dy: (to_complex(dy), None),
     "integers": lambda dy: (None, to_int(dy)),
-    "bools": lambda dy: (None, tf.cast(dy, tf.bool)),
     "a bool": lambda dy: (None, True),
-    "an array of integers": lambda dy: (np.array([1, 2]), None),
-    "a complex array": lambda dy: (np.array([1j, 2j]), None),
     "a Tensor of strings": lambda dy: (tf.constant(["a", "b"]), None),
     "text": lambda dy: ("no", None),
     "a set": lambda dy: {None, 1.0},
-    "an array of objects": lambda dy: np.array([None, 1.0], dtype=object),
 }
 # The same for a function of x that reads a variable.
 ANSWERS_WITH_VARIABLE = {
@@ -143,24 +131,19 @@ ANSWERS_WITH_VARIABLE = {
     "the gradients of variables in a dict": lambda dy: (dy, {"w": dy}),
     "too few gradients of variables": lambda dy: (dy, []),
     "the shape of a variable": lambda dy: (dy, [tf.ones([3])]),
-    "the dtype of a variable": lambda dy: (dy, [to_int(dy)]),
 }
 CUSTOM_GRADIENT = {
     "values": lambda: cg.custom_gradient(X, X, X),
-    "values after options": lambda: cg.custom_gradient(saved_orders=2)(X, X, X),
-    "two functions": lambda: cg.custom_gradient(f, f),
     "values by name": lambda: cg.custom_gradient(fx=X, gx=X, x=X),
     "one value": lambda: cg.custom_gradient(X),
-    **options(cg.custom_gradient, axis=[-1], fx_gx_manually_stopped=[True], saved_orders=["2", 2.0, True, 0]),
+    **options(cg.custom_gradient, axis=[-1], saved_orders=["2", True, 0]),
     "no pair": lambda: cg.custom_gradient(double)(X),
-    "three values": lambda: cg.custom_gradient(lambda x: (x, x, lambda dy: dy))(X),
     "too many arguments": lambda: cg.custom_gradient(double)(X, X),
     "too few arguments": lambda: cg.custom_gradient(lambda x, z: (x, lambda dy: (dy, None)))(X),
     "a value of a graph that is gone": eager(of_a_graph_that_is_gone),
     "grad_fn without variables": lambda: derive(cg.custom_gradient(lambda x: (W * x, lambda dy: dy))),
     "grad_fn without parameters": lambda: derive(single(lambda: None)),
     "grad_fn with one parameter of two": lambda: derive(cg.custom_gradient(lambda x: ((x, x), lambda dy: dy))),
-    "grad_fn with annotations": lambda: derive(cg.custom_gradient(with_annotations)),
     **{name: functools.partial(lambda answer: derive(answering(answer), X, Y), of) for name, of in ANSWERS.items()},
     **{name: with_variable(answer) for name, answer in ANSWERS_WITH_VARIABLE.items()},
     "integers of float numbers": with_argument(INTEGERS, lambda dy: (dy, dy)),
@@ -170,7 +153,6 @@ CUSTOM_GRADIENT = {
     "a Tensor in an object": lambda: cg.custom_gradient(lambda p: (X, lambda dy: dy))(types.SimpleNamespace(a=X)),
     "an object as value": lambda: cg.custom_gradient(f)(Row(X)),
     "a variable of TensorFlow 1": eager(with_reference_variable),
-    "a generator as value": lambda: cg.custom_gradient(lambda x: ((t for t in (x, x)), lambda dy: dy))(X),
     **{
         f"{name}, {where}": eager(
             functools.partial(lambda run, answer: run(answering(answer), X, Y), run, ANSWERS[name])
@@ -179,7 +161,7 @@ CUSTOM_GRADIENT = {
             "traced by the tape": lambda function, *x: derive(tf.function(function), *x),
             "in TensorFlow 1": in_tensorflow_1,
         }.items()
-        for name in ("one gradient of two", "a shape", "integers")
+        for name in ("one gradient of two", "a shape")
     },
     "a shape at run time": at_run_time(single(twice)),
     "a shape at run time, under XLA": at_run_time(single(twice), jit_compile=True),
@@ -197,10 +179,6 @@ CUSTOM_GRADIENT = {
 
 def fwd(x, y):
     return x * y, (x, y)
-
-
-def fwd_with_limit(x, limit=1.0):
-    return x * limit, x
 
 
 def keep(x):
@@ -233,18 +211,16 @@ CUSTOM_VJP = {
         nondiff_argnums=[(0,)],
         nondiff_argnames=["x", ["nope"]],
         materialize_grads=[0],
-        saved_orders=["1", 0],
+        saved_orders=["1"],
     ),
     "no residuals": vjp(double, bwd),
     "one gradient of two": lambda: derive(cg.custom_vjp(fwd, bwd), X, Y),
     "a dtype": vjp(keep, lambda x, dy: to_complex(dy)),
     "a shape": vjp(keep, lambda x, dy: first(dy)),
     "backward without residuals": vjp(keep, lambda dy: dy),
-    "backward without parameters": vjp(keep, lambda: None),
     "backward with one upstream of two": vjp(keep_two, bwd),
     "backward as a partial": vjp(keep_two, functools.partial(scaled, 3.0)),
-    "backward without the constant": vjp(fwd_with_limit, bwd, nondiff_argnames=["limit"]),
-    "backward without the upstream": vjp(keep, lambda residuals, needed: None),
+    "backward without the constant": vjp(lambda x, limit=1.0: keep(x), bwd, nondiff_argnames=["limit"]),
     "backward without variables": vjp(lambda x: (W * x, x), bwd),
 }
 
@@ -274,23 +250,17 @@ def tangent(of):
 CUSTOM_JVP = {
     "a value": lambda: cg.custom_jvp(X),
     "two functions": lambda: cg.custom_jvp(f, keep),
-    **options(
-        functools.partial(cg.custom_jvp, fwd),
-        nondiff_argnums=[(0,)],
-        nondiff_argnames=[(0,), "x", ["nope"]],
-        saved_orders=["1", 0],
-    ),
+    **options(functools.partial(cg.custom_jvp, fwd), nondiff_argnums=[(0,)], nondiff_argnames=["x", ["nope"]]),
+    **options(functools.partial(cg.custom_jvp, fwd), saved_orders=["1"]),
     "no rule": lambda: cg.custom_jvp(double)(X),
     "no rule of a lambda": lambda: cg.custom_jvp(lambda x: x)(X),
     "defjvps": lambda: cg.custom_jvp(keep).defjvps(lambda t, y, x: t),
     "defjvp(3)": lambda: cg.custom_jvp(double).defjvp(3),
     "complex": tangent(to_complex),
     "integers": tangent(to_int),
-    "an array of integers": tangent(lambda t: np.array([1, 2])),
     "text": tangent(lambda t: "text"),
     "a shape": tangent(first),
     "a shape, in forward mode": forward(lambda primals, tangents: (double(*primals), first(*tangents))),
-    "a pair": tangent(pair),
     "another structure": tangent_rule(lambda primals, tangents: (pair(*primals), tangents[0]), pair),
     "no value": tangent_rule(lambda primals, tangents: tangents[0]),
     "one parameter": tangent_rule(lambda tangents: tangents),
@@ -336,16 +306,13 @@ USERS = {
     "backward": vjp(keep, raising),
     "a tangent rule": tangent_rule(raising),
     "a surrogate": lambda: derive(cg.straight_through(double, raising)),
-    "a surrogate, at the call": lambda: derive(lambda x: [cg.straight_through(double, raising)(x), x][1]),
     "a predicate": lambda: cg.override_gradients(double, {lambda op: raising(): bwd})(X),
     "a rule for an op": lambda: derive(cg.override_gradients(tf.nn.relu, {"Relu": raising})),
-    "a rule for an op in a function": lambda: derive(cg.override_gradients(tf.function(tf.nn.relu), {"Relu": raising})),
     "a residual": lambda: derive(cg.implicit_root(raising, double)),
     "a function to recompute": lambda: derive(cg.recompute_grad(raising)),
     "a step of scan": lambda: cg.scan(raising, (0, 0.0), X),
     "a body": lambda: cg.while_loop(lambda i, y: i < 3, raising, (0, 0.0), 3),
     "an array as init": lambda: cg.scan(lambda carry, x: (carry, x), Table(), X),
-    "an array as y": lambda: cg.scan(lambda carry, x: (carry, Table()), 0.0, X),
     "an array as gx": lambda: cg.embed_gradient(X, Table(), X),
     "an array as a gradient": lambda: derive(single(lambda dy: Table())),
     "an array as b": lambda: cg.linear.cg(lambda v: v, Table()),
@@ -424,19 +391,6 @@ def with_braces(op):
 with_braces.__qualname__ = "rule{a}"
 
 
-class Equal(functools.partial):
-    """All are equal, and each is still looked at for itself."""
-
-    __hash__ = object.__hash__
-
-    def __eq__(self, other):
-        return True
-
-
-def has_type(op_type, op):
-    return op.type == op_type
-
-
 def loop_of_tensorflow_1():
     tf.compat.v1.disable_control_flow_v2()
     try:
@@ -464,28 +418,22 @@ OVERRIDE_GRADIENTS = {
     **options(
         functools.partial(cg.override_gradients, **{"f": model, "rules": {"Relu": bwd}}),
         f={"a module": tf.Module()},
-        rules=[[bwd], {}, {3: bwd}, {tf.nn.relu: bwd}, {tf.nn.leaky_relu: bwd}, {"Relu": "guided"}],
+        rules=[[bwd], {}, {3: bwd}, {tf.nn.leaky_relu: bwd}, {"Relu": "guided"}],
         unmatched=["warn"],
         inside=[1],
     ),
     "no match": override({"ReLU": bwd, "Sin": bwd, lambda op: False: bwd}),
     "no match in another function": override({"Relu": bwd}, tf.sin),
-    "no match in a function": Row(lambda: tf.function(override({"ReLU": bwd}), autograph=False)(), "eager"),
     "no match in an op with its own gradient": override({"Sigmoid": bwd}, tf.nn.silu),
     "no match in a loop with a rule": override({"Sin": bwd, "StatelessWhile": bwd}, in_a_loop(tf.sin)),
-    "no match of two equal predicates": override({Equal(has_type, op_type): bwd for op_type in ("Relu", "Gelu")}),
     "a predicate that returns text": override({lambda op: op.type: bwd}),
-    "a predicate that returns None": override({lambda op: None: bwd}),
     "a predicate without a parameter": override({lambda: True: bwd}),
     "two gradients": rule(lambda op, dy: [dy, dy]),
     "a shape": rule(lambda op, dy: dy[:1]),
     "integers": rule(lambda op, dy: to_int(dy)),
     "complex": rule(lambda op, dy: to_complex(dy)),
-    "an array of integers": rule(lambda op, dy: np.array([1, 2])),
-    "a complex number": rule(lambda op, dy: 1j),
     "a bool": rule(lambda op, dy: True),
     "text": rule(lambda op, dy: "no"),
-    "text in a list": rule(lambda op, dy: ["no"]),
     "a rule without the op": rule(lambda dy: dy),
     "a rule whose name has braces": rule(with_braces),
     "a rule as a partial": lambda: derive(
@@ -504,8 +452,6 @@ RULES["rules.clip"] = {
     "by position": lambda: cg.rules.clip(1.0),
     "no limit": lambda: cg.rules.clip(),
     **options(cg.rules.clip, norm=["large", -1.0]),
-    **options(functools.partial(cg.rules.clip, norm=1.0), axis=["rows"], value=[1.0]),
-    "axis by value": lambda: cg.rules.clip(value=1.0, axis=0),
     "axis out of range": lambda: derive(cg.override_gradients(tf.exp, {"Exp": cg.rules.clip(norm=1.0, axis=7)})),
 }
 
@@ -534,14 +480,11 @@ def recompute(function, keep=()):
 
 
 RECOMPUTE_GRAD = {
-    **options(functools.partial(cg.recompute_grad, **{"f": double}), f=[3], keep=[3, "a", [1]], policy=[None]),
+    **options(functools.partial(cg.recompute_grad, **{"f": double}), f=[3], keep=["a", [1]], policy=[None]),
     "keep=['z'], but no name is given": recompute(double, ["z"]),
     "keep=['z'], but another name is given": recompute(lambda x: tf.sin(cg.checkpoint_name(x, "there")), ["z"]),
     "a variable that a loop writes": recompute(in_a_loop(count)),
-    "a variable that a branch writes": recompute(lambda x: tf.cond(x[0] > 0.0, lambda: count(x), lambda: x)),
     "a generator in a loop": recompute(in_a_loop(draw)),
-    "a generator in a loop in a loop": recompute(in_a_loop(in_a_loop(draw))),
-    "a shuffle in a loop": recompute(in_a_loop(lambda x: x * tf.random.shuffle(X))),
     "Python code": recompute(in_python),
 }
 
@@ -572,17 +515,14 @@ SCAN = {
         },
         length=[4, "two"],
         reverse=["yes"],
-        checkpoint=[2.5, True, "cubic", 0],
+        checkpoint=[True, "cubic", 0],
         initializer=[0.0],
-        unroll=[2],
     ),
     "length=-1": lambda: cg.scan(step, 0.0, length=-1),
     "no pair": scanned(lambda carry, x: carry),
     "another structure": scanned(lambda c, x: ((c, c), x)),
     "a Tensor for None": scanned(lambda c, x: (x, None), None),
-    "None for a Tensor": scanned(lambda c, x: ((None, x), None), (0.0, None)),
     "another dtype": scanned(lambda c, x: ([to_double(c[0])], x), [tf.constant(0.0)]),
-    "an int that becomes a float": scanned(lambda c, x: (to_double(c) * 0.5, x), 0),
     "another shape": scanned(lambda c, x: (tf.stack([c, c]), x)),
     "a hash table": scanned(lambda c, key: (c + TABLE.lookup(key), None), xs=INTEGERS),
     "Python code": scanned(lambda c, x: (c + in_python(x), None)),
@@ -605,10 +545,8 @@ WHILE_LOOP = {
         cond=[True],
         body=[None],
         loop_vars=[X, ()],
-        maximum_iterations=[None, 3.5, -3],
-        checkpoint=[2.5, True, "cubic", 0],
-        parallel_iterations=[10],
-        shape_invariants=[None],
+        maximum_iterations=[None, -3],
+        checkpoint=["cubic"],
         swap_memory=[True],
     ),
     "cond returns a number": lambda: cg.while_loop(lambda x: x[0], body, (X,), 3),
