@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from .table import FOLDER, INTEGERS, Row, X, Y, derive, eager, in_tensorflow_1, ones, options
+from .table import FOLDER, INTEGERS, Row, X, Y, derive, eager, in_tensorflow_1, ones, options, tangents_of
 
 W = tf.Variable([1.0, 1.0], name="w")
 SPEC = tf.TensorSpec([None])
@@ -22,28 +22,8 @@ def twice(x):
     return tf.concat([2.0 * x, x], 0)
 
 
-def first(x):
-    return x[:1]
-
-
-def total(x):
-    return tf.reduce_sum(x)
-
-
 def pair(x):
     return x, x
-
-
-def to_double(x):
-    return tf.cast(x, tf.float64)
-
-
-def to_complex(x):
-    return tf.cast(x, tf.complex64)
-
-
-def to_int(x):
-    return tf.cast(x, tf.int32)
 
 
 def raising(*_):
@@ -61,9 +41,6 @@ def at_run_time(function, **options):
     """The gradient of a function of a Tensor whose shape is not known while tracing."""
     run = tf.function(lambda x, dy: derive(function, x, dy=dy), [SPEC, SPEC], autograph=False, **options)
     return eager(lambda: run(X, Y))
-
-
-# custom_gradient
 
 
 def f(x):
@@ -90,10 +67,6 @@ def with_variable(answer):
     return lambda: derive(cg.custom_gradient(log1pexp))
 
 
-def with_arguments(answer, **arguments):
-    return lambda: derive(lambda x: cg.custom_gradient(lambda x, **options: (2.0 * x, answer))(x, **arguments))
-
-
 def with_argument(value, answer):
     return lambda: derive(lambda x: cg.custom_gradient(lambda x, p: (2.0 * x, answer))(x, value))
 
@@ -118,8 +91,8 @@ ANSWERS = {
     "a dict for a Tensor": lambda dy: ({"a": dy}, dy),
     "a shape": lambda dy: (None, tf.ones([7])),
     "rows of slices": lambda dy: (tf.IndexedSlices(tf.ones([1, 7]), tf.constant([0])), None),
-    "complex": lambda dy: (to_complex(dy), None),
-    "integers": lambda dy: (None, to_int(dy)),
+    "complex": lambda dy: (tf.cast(dy, tf.complex64), None),
+    "integers": lambda dy: (None, tf.cast(dy, tf.int32)),
     "a bool": lambda dy: (None, True),
     "a Tensor of strings": lambda dy: (tf.constant(["a", "b"]), None),
     "text": lambda dy: ("no", None),
@@ -149,7 +122,9 @@ CUSTOM_GRADIENT = {
     "integers of float numbers": with_argument(INTEGERS, lambda dy: (dy, dy)),
     "a gradient for text": with_argument("text", lambda dy: (dy, dy)),
     "other keys": with_argument({"a": X, "b": X}, lambda dy: (dy, {"p": dy, "q": dy})),
-    "keywords by position": with_arguments(lambda dy: (dy, dy, dy), scale=X, bias=X, number=3),
+    "keywords by position": lambda: derive(
+        lambda x: cg.custom_gradient(lambda x, **options: (x, lambda dy: (dy, dy, dy)))(x, scale=X, bias=X)
+    ),
     "a Tensor in an object": lambda: cg.custom_gradient(lambda p: (X, lambda dy: dy))(types.SimpleNamespace(a=X)),
     "an object as value": lambda: cg.custom_gradient(f)(Row(X)),
     "a variable of TensorFlow 1": eager(with_reference_variable),
@@ -174,9 +149,6 @@ CUSTOM_GRADIENT = {
 }
 
 
-# custom_vjp and custom_jvp
-
-
 def fwd(x, y):
     return x * y, (x, y)
 
@@ -185,20 +157,12 @@ def keep(x):
     return x, x
 
 
-def keep_two(x):
-    return (x, x), x
-
-
 def bwd(residuals, dy):
     return residuals[1] * dy
 
 
 def scaled(scale, first, dy):
     return scale * dy
-
-
-def vjp(forward, backward, **options):
-    return lambda: derive(cg.custom_vjp(forward, backward, **options))
 
 
 CUSTOM_VJP = {
@@ -213,34 +177,28 @@ CUSTOM_VJP = {
         materialize_grads=[0],
         saved_orders=["1"],
     ),
-    "no residuals": vjp(double, bwd),
+    "no residuals": lambda: derive(cg.custom_vjp(double, bwd)),
     "one gradient of two": lambda: derive(cg.custom_vjp(fwd, bwd), X, Y),
-    "a dtype": vjp(keep, lambda x, dy: to_complex(dy)),
-    "a shape": vjp(keep, lambda x, dy: first(dy)),
-    "backward without residuals": vjp(keep, lambda dy: dy),
-    "backward with one upstream of two": vjp(keep_two, bwd),
-    "backward as a partial": vjp(keep_two, functools.partial(scaled, 3.0)),
-    "backward without the constant": vjp(lambda x, limit=1.0: keep(x), bwd, nondiff_argnames=["limit"]),
-    "backward without variables": vjp(lambda x: (W * x, x), bwd),
+    "a dtype": lambda: derive(cg.custom_vjp(keep, lambda x, dy: tf.cast(dy, tf.complex64))),
+    "a shape": lambda: derive(cg.custom_vjp(keep, lambda x, dy: dy[:1])),
+    "backward without residuals": lambda: derive(cg.custom_vjp(keep, lambda dy: dy)),
+    "backward with one upstream of two": lambda: derive(cg.custom_vjp(lambda x: ((x, x), x), bwd)),
+    "backward as a partial": lambda: derive(cg.custom_vjp(lambda x: ((x, x), x), functools.partial(scaled, 3.0))),
+    "backward without the constant": lambda: derive(
+        cg.custom_vjp(lambda x, limit=1.0: keep(x), bwd, nondiff_argnames=["limit"])
+    ),
+    "backward without variables": lambda: derive(cg.custom_vjp(lambda x: (W * x, x), bwd)),
 }
 
 
-def tangent_rule(rule, function=double):
+def with_rule(rule, function=double):
     decorated = cg.custom_jvp(function)
     decorated.defjvp(rule)
-    return lambda: derive(decorated)
+    return decorated
 
 
-def forward(rule):
-    decorated = cg.custom_jvp(double)
-    decorated.defjvp(rule)
-
-    def call():
-        with tf.autodiff.ForwardAccumulator(X, X) as accumulator:
-            y = decorated(X)
-        return accumulator.jvp(y)
-
-    return call
+def tangent_rule(*args):
+    return lambda: derive(with_rule(*args))
 
 
 def tangent(of):
@@ -256,11 +214,11 @@ CUSTOM_JVP = {
     "no rule of a lambda": lambda: cg.custom_jvp(lambda x: x)(X),
     "defjvps": lambda: cg.custom_jvp(keep).defjvps(lambda t, y, x: t),
     "defjvp(3)": lambda: cg.custom_jvp(double).defjvp(3),
-    "complex": tangent(to_complex),
-    "integers": tangent(to_int),
+    "complex": tangent(lambda t: tf.cast(t, tf.complex64)),
+    "integers": tangent(lambda t: tf.cast(t, tf.int32)),
     "text": tangent(lambda t: "text"),
-    "a shape": tangent(first),
-    "a shape, in forward mode": forward(lambda primals, tangents: (double(*primals), first(*tangents))),
+    "a shape": tangent(lambda t: t[:1]),
+    "a shape, in forward mode": lambda: tangents_of(with_rule(lambda x, t: (double(*x), t[0][:1]))),
     "another structure": tangent_rule(lambda primals, tangents: (pair(*primals), tangents[0]), pair),
     "no value": tangent_rule(lambda primals, tangents: tangents[0]),
     "one parameter": tangent_rule(lambda tangents: tangents),
@@ -268,15 +226,12 @@ CUSTOM_JVP = {
 }
 
 
-# Functions that are copied, replaced or recomputed
-
-
 GRAD_PASS_THROUGH = {
     "a value": lambda: cg.grad_pass_through(X),
     "a function and its argument": lambda: cg.grad_pass_through(tf.round, X),
-    "a shape": lambda: derive(cg.grad_pass_through(total)),
+    "a shape": lambda: derive(cg.grad_pass_through(tf.reduce_sum)),
     "one value for two inputs": lambda: derive(cg.grad_pass_through(tf.add), X, Y),
-    "complex": lambda: derive(lambda x: tf.math.real(cg.grad_pass_through(to_complex)(x))),
+    "complex": lambda: derive(lambda x: tf.math.real(cg.grad_pass_through(lambda x: tf.cast(x, tf.complex64))(x))),
     "a shape at run time": at_run_time(lambda x: cg.grad_pass_through(twice)(x)[:2]),
 }
 COPIES = {
@@ -303,7 +258,7 @@ class Table:
 # What the user's own functions raise comes unchanged.
 USERS = {
     "grad_fn": lambda: derive(single(raising)),
-    "backward": vjp(keep, raising),
+    "backward": lambda: derive(cg.custom_vjp(keep, raising)),
     "a tangent rule": tangent_rule(raising),
     "a surrogate": lambda: derive(cg.straight_through(double, raising)),
     "a predicate": lambda: cg.override_gradients(double, {lambda op: raising(): bwd})(X),
@@ -323,9 +278,6 @@ USERS = {
         for name, grad_fn in (("grad_fn", raising), ("two gradients", pair))
     },
 }
-
-
-# Gradients that a file cannot hold
 
 
 def with_numpy(dy):
@@ -369,15 +321,8 @@ SAVED = {"saving the model": eager(lambda: saved.cache_clear() or saved())}
 SAVED |= {f"{name}, loaded": loaded(name) for name in UNTRACED} | {"custom_vjp, vectorized": Row(vectorized, "traced")}
 
 
-# override_gradients and its rules
-
-
 def model(x):
     return tf.nn.relu(x, name="activation") + tf.nn.relu(-x) + tf.sin(x)
-
-
-def override(rules, function=model):
-    return lambda: cg.override_gradients(function, rules)(X)
 
 
 def rule(of, function=model):
@@ -404,14 +349,6 @@ def loop_of_tensorflow_1():
     return cg.override_gradients(function, {"Relu": bwd})(X)
 
 
-def points(x):
-    return tf.raw_ops.LinSpace(start=x[0], stop=x[1], num=3, name="points")
-
-
-def named_loop(x):
-    return tf.while_loop(lambda x: x[0] < 0, lambda x: [x + 1], [x], name="loop")[0]
-
-
 OVERRIDE_GRADIENTS = {
     "as a decorator": lambda: cg.override_gradients({"Relu": cg.rules.guided}),
     "the rules first": lambda: cg.override_gradients({"Relu": cg.rules.guided}, tf.nn.relu),
@@ -422,16 +359,18 @@ OVERRIDE_GRADIENTS = {
         unmatched=["warn"],
         inside=[1],
     ),
-    "no match": override({"ReLU": bwd, "Sin": bwd, lambda op: False: bwd}),
-    "no match in another function": override({"Relu": bwd}, tf.sin),
-    "no match in an op with its own gradient": override({"Sigmoid": bwd}, tf.nn.silu),
-    "no match in a loop with a rule": override({"Sin": bwd, "StatelessWhile": bwd}, in_a_loop(tf.sin)),
-    "a predicate that returns text": override({lambda op: op.type: bwd}),
-    "a predicate without a parameter": override({lambda: True: bwd}),
+    "no match": lambda: cg.override_gradients(model, {"ReLU": bwd, "Sin": bwd, lambda op: False: bwd})(X),
+    "no match in another function": lambda: cg.override_gradients(tf.sin, {"Relu": bwd})(X),
+    "no match in an op with its own gradient": lambda: cg.override_gradients(tf.nn.silu, {"Sigmoid": bwd})(X),
+    "no match in a loop with a rule": lambda: cg.override_gradients(
+        in_a_loop(tf.sin), {"Sin": bwd, "StatelessWhile": bwd}
+    )(X),
+    "a predicate that returns text": lambda: cg.override_gradients(model, {lambda op: op.type: bwd})(X),
+    "a predicate without a parameter": lambda: cg.override_gradients(model, {lambda: True: bwd})(X),
     "two gradients": rule(lambda op, dy: [dy, dy]),
     "a shape": rule(lambda op, dy: dy[:1]),
-    "integers": rule(lambda op, dy: to_int(dy)),
-    "complex": rule(lambda op, dy: to_complex(dy)),
+    "integers": rule(lambda op, dy: tf.cast(dy, tf.int32)),
+    "complex": rule(lambda op, dy: tf.cast(dy, tf.complex64)),
     "a bool": rule(lambda op, dy: True),
     "text": rule(lambda op, dy: "no"),
     "a rule without the op": rule(lambda dy: dy),
@@ -445,8 +384,11 @@ RULES = {f"rules.{name}": {"no op": rule} for name, rule in vars(cg.rules).items
 RULES["rules.built_in"] |= {
     "a Tensor": lambda: cg.rules.built_in(X),
     "numbers": lambda: cg.rules.built_in(3, X),
-    "an op without a gradient": lambda: derive(cg.override_gradients(points, {"LinSpace": cg.rules.guided})),
-    "a loop": lambda: derive(cg.override_gradients(named_loop, {"StatelessWhile": cg.rules.built_in})),
+    "an op without a gradient": lambda: derive(
+        cg.override_gradients(lambda x: tf.raw_ops.LinSpace(start=x, stop=x, num=3), {"LinSpace": cg.rules.guided}),
+        X[0],
+    ),
+    "a loop": lambda: derive(cg.override_gradients(in_a_loop(tf.sin), {"StatelessWhile": cg.rules.built_in})),
 }
 RULES["rules.clip"] = {
     "by position": lambda: cg.rules.clip(1.0),
@@ -456,45 +398,24 @@ RULES["rules.clip"] = {
 }
 
 
-# Recomputation and loops
-
-
 COUNTER, GENERATOR = tf.Variable([0.0, 0.0]), tf.random.Generator.from_seed(1)
 TABLE = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([1, 2], [10.0, 20.0]), -1.0)
-
-
-def count(x):
-    return x * COUNTER.assign_add([1.0, 1.0])
-
-
-def draw(x):
-    return x * GENERATOR.normal([2])
 
 
 def in_python(x):
     return tf.ensure_shape(tf.py_function(tf.sin, [x], tf.float32), x.shape)
 
 
-def recompute(function, keep=()):
-    return lambda: derive(cg.recompute_grad(function, keep=keep))
-
-
 RECOMPUTE_GRAD = {
     **options(functools.partial(cg.recompute_grad, **{"f": double}), f=[3], keep=["a", [1]], policy=[None]),
-    "keep=['z'], but no name is given": recompute(double, ["z"]),
-    "keep=['z'], but another name is given": recompute(lambda x: tf.sin(cg.checkpoint_name(x, "there")), ["z"]),
-    "a variable that a loop writes": recompute(in_a_loop(count)),
-    "a generator in a loop": recompute(in_a_loop(draw)),
-    "Python code": recompute(in_python),
+    "keep=['z'], but no name is given": lambda: derive(cg.recompute_grad(double, keep=["z"])),
+    "keep=['z'], but another name is given": lambda: derive(
+        cg.recompute_grad(lambda x: tf.sin(cg.checkpoint_name(x, "there")), keep=["z"])
+    ),
+    "a variable that a loop writes": lambda: derive(cg.recompute_grad(in_a_loop(lambda x: x * COUNTER.assign_add(X)))),
+    "a generator in a loop": lambda: derive(cg.recompute_grad(in_a_loop(lambda x: x * GENERATOR.normal([2])))),
+    "Python code": lambda: derive(cg.recompute_grad(in_python)),
 }
-
-
-def step(carry, x):
-    return carry, x
-
-
-def scanned(f, init=0.0, xs=X):
-    return lambda: cg.scan(f, init, xs)
 
 
 def numbers_of_steps():
@@ -504,7 +425,7 @@ def numbers_of_steps():
 
 SCAN = {
     **options(
-        functools.partial(cg.scan, **{"f": step, "init": 0.0, "xs": X}),
+        functools.partial(cg.scan, **{"f": lambda c, x: (c, x), "init": 0.0, "xs": X}),
         f=[3],
         init={"objects": {"a": object()}, "a TensorArray": [0.0, tf.TensorArray(tf.float32, 3)]},
         xs={
@@ -518,30 +439,24 @@ SCAN = {
         checkpoint=[True, "cubic", 0],
         initializer=[0.0],
     ),
-    "length=-1": lambda: cg.scan(step, 0.0, length=-1),
-    "no pair": scanned(lambda carry, x: carry),
-    "another structure": scanned(lambda c, x: ((c, c), x)),
-    "a Tensor for None": scanned(lambda c, x: (x, None), None),
-    "another dtype": scanned(lambda c, x: ([to_double(c[0])], x), [tf.constant(0.0)]),
-    "another shape": scanned(lambda c, x: (tf.stack([c, c]), x)),
-    "a hash table": scanned(lambda c, key: (c + TABLE.lookup(key), None), xs=INTEGERS),
-    "Python code": scanned(lambda c, x: (c + in_python(x), None)),
+    "length=-1": lambda: cg.scan(lambda c, x: (c, x), 0.0, length=-1),
+    "no pair": lambda: cg.scan(lambda carry, x: carry, 0.0, X),
+    "another structure": lambda: cg.scan(lambda c, x: ((c, c), x), 0.0, X),
+    "a Tensor for None": lambda: cg.scan(lambda c, x: (x, None), None, X),
+    "another dtype": lambda: cg.scan(lambda c, x: ([tf.cast(c[0], tf.float64)], x), [tf.constant(0.0)], X),
+    "another shape": lambda: cg.scan(lambda c, x: (tf.stack([c, c]), x), 0.0, X),
+    "a hash table": lambda: cg.scan(lambda c, key: (c + TABLE.lookup(key), None), 0.0, INTEGERS),
+    "Python code": lambda: cg.scan(lambda c, x: (c + in_python(x), None), 0.0, X),
     "numbers of steps at run time": eager(numbers_of_steps),
 }
 
 
-def body(x):
-    return (x,)
-
-
-def always(x):
-    return True
-
-
 WHILE_LOOP = {
-    "no limit": lambda: cg.while_loop(always, body, [X]),
+    "no limit": lambda: cg.while_loop(lambda x: True, lambda x: (x,), [X]),
     **options(
-        functools.partial(cg.while_loop, **{"cond": always, "body": body, "loop_vars": [X], "maximum_iterations": 3}),
+        functools.partial(
+            cg.while_loop, **{"cond": lambda x: True, "body": lambda x: (x,), "loop_vars": [X], "maximum_iterations": 3}
+        ),
         cond=[True],
         body=[None],
         loop_vars=[X, ()],
@@ -549,11 +464,11 @@ WHILE_LOOP = {
         checkpoint=["cubic"],
         swap_memory=[True],
     ),
-    "cond returns a number": lambda: cg.while_loop(lambda x: x[0], body, (X,), 3),
-    "cond returns several": lambda: cg.while_loop(lambda x: x > 0.0, body, (X,), 3),
-    "another dtype": lambda: cg.while_loop(always, lambda x: (to_double(x),), (X,), 3),
-    "another shape": lambda: cg.while_loop(always, lambda x: (x[:1],), (X,), 3),
-    "another structure": lambda: cg.while_loop(always, pair, (X,), 3),
+    "cond returns a number": lambda: cg.while_loop(lambda x: x[0], lambda x: (x,), (X,), 3),
+    "cond returns several": lambda: cg.while_loop(lambda x: x > 0.0, lambda x: (x,), (X,), 3),
+    "another dtype": lambda: cg.while_loop(lambda x: True, lambda x: (tf.cast(x, tf.float64),), (X,), 3),
+    "another shape": lambda: cg.while_loop(lambda x: True, lambda x: (x[:1],), (X,), 3),
+    "another structure": lambda: cg.while_loop(lambda x: True, pair, (X,), 3),
 }
 
 

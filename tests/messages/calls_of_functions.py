@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from .table import INTEGERS, M, Row, X, Y, derive, eager, ones, options
+from .table import INTEGERS, M, Row, X, Y, derive, eager, ones, options, tangents_of
 
 
 def double(x):
@@ -22,13 +22,6 @@ def f(x):
 
 
 WEIGHT = tf.Variable(2.0, name="weight")
-
-
-# embed_gradient and its forms in compat
-
-
-def embed(*args, **options):
-    return lambda: cg.embed_gradient(*args, **options)
 
 
 def shapes(fx, gx, x, axis=()):
@@ -69,15 +62,6 @@ def axis_at_run_time(*axis, fx=None, gx=M, x=M, dtype=tf.int32, **options):
     return eager(lambda: run(tf.constant(axis, dtype)))
 
 
-def upstream(*shape):
-    return lambda: derive(lambda x: cg.embed_gradient(x, x, x), X, dy=tf.ones(shape))
-
-
-def called(gx, x=X):
-    """A gx that is only called when there is a gradient."""
-    return lambda: derive(lambda x: cg.embed_gradient(X, gx, x), x)
-
-
 def vectorized():
     @tf.function(input_signature=[tf.TensorSpec(None)], autograph=False)
     def run(gx):
@@ -88,9 +72,9 @@ def vectorized():
 
 
 EMBED_GRADIENT = {
-    "no gx": embed(f),
-    "no fx": embed(),
-    "no x": embed(X, X, axis=-1),
+    "no gx": lambda: cg.embed_gradient(f),
+    "no fx": lambda: cg.embed_gradient(),
+    "no x": lambda: cg.embed_gradient(X, X, axis=-1),
     **options(
         functools.partial(cg.embed_gradient, **{"fx": X, "gx": X, "x": X}),
         fx=[None, INTEGERS, [[1.0], [1.0, 2.0]]],
@@ -99,36 +83,36 @@ EMBED_GRADIENT = {
         axis=[True, np.bool_(False), tf.constant(True), [True], 1.0, [[0]]],
         fx_gx_manually_stopped=[1],
     ),
-    "an object with a dtype": embed(X, types.SimpleNamespace(dtype="nonsense"), X),
-    "None in a list": embed(X, [X, None], [X, X]),
-    "another dtype in a list": embed(X, [X, X], [X, tf.cast(X, tf.float16)]),
-    "a complex array beside a real x": embed(1.0, 1j * np.ones(2), X),
-    "integers beside numbers": embed(1.0, 1.0, INTEGERS),
-    "dicts": embed(X, {"a": X}, {"a": X}),
-    "a dict and a list": embed(X, [X], {"a": X}),
-    "a list for x alone": embed(X, X, [X]),
-    "lists of two lengths": embed(X, (X,), [X, X]),
-    "empty lists": embed(X, (), ()),
-    "gx returns None": called(lambda: None),
-    "gx returns a function": called(lambda: lambda: X),
+    "an object with a dtype": lambda: cg.embed_gradient(X, types.SimpleNamespace(dtype="nonsense"), X),
+    "None in a list": lambda: cg.embed_gradient(X, [X, None], [X, X]),
+    "another dtype in a list": lambda: cg.embed_gradient(X, [X, X], [X, tf.cast(X, tf.float16)]),
+    "a complex array beside a real x": lambda: cg.embed_gradient(1.0, 1j * np.ones(2), X),
+    "integers beside numbers": lambda: cg.embed_gradient(1.0, 1.0, INTEGERS),
+    "dicts": lambda: cg.embed_gradient(X, {"a": X}, {"a": X}),
+    "a dict and a list": lambda: cg.embed_gradient(X, [X], {"a": X}),
+    "a list for x alone": lambda: cg.embed_gradient(X, X, [X]),
+    "lists of two lengths": lambda: cg.embed_gradient(X, (X,), [X, X]),
+    "empty lists": lambda: cg.embed_gradient(X, (), ()),
+    "gx returns None": lambda: derive(lambda x: cg.embed_gradient(X, lambda: None, x)),
+    "gx returns a function": lambda: derive(lambda x: cg.embed_gradient(X, lambda: lambda: X, x)),
     "gx returns too many": lambda: derive(lambda a, b: cg.embed_gradient(X, lambda: [X, X, X], [a, b]), X, Y),
-    "gx returns another shape": called(lambda: tf.ones([3])),
+    "gx returns another shape": lambda: derive(lambda x: cg.embed_gradient(X, lambda: tf.ones([3]), x)),
     "one of two functions with another dtype": lambda: derive(
         lambda x: cg.embed_gradient(X, [lambda: X, lambda: tf.cast(X, tf.float64)], [x, x])
     ),
-    "shapes that no gx puts right": embed(X, lambda: 1.0, tf.zeros([2, 2])),
+    "shapes that no gx puts right": lambda: cg.embed_gradient(X, lambda: 1.0, tf.zeros([2, 2])),
     "shapes under a tape, with a name": eager(
         lambda: derive(lambda x: cg.embed_gradient(X, M, x, name="a[Op:x] name: "))
     ),
-    "a ragged axis": embed(X, X, X, tf.ragged.constant([[0]])),
-    "a matrix as axis": embed(X, X, X, tf.constant([[0]])),
-    "an array that is a matrix as axis": embed(X, X, X, np.array([[0]])),
-    "an axis of more than 64 bits": embed(X, X, X, [0, 2**63]),
-    "an unsigned axis of 64 bits": embed(X, X, X, tf.constant(2**64 - 1, tf.uint64)),
+    "a ragged axis": lambda: cg.embed_gradient(X, X, X, tf.ragged.constant([[0]])),
+    "a matrix as axis": lambda: cg.embed_gradient(X, X, X, tf.constant([[0]])),
+    "an array that is a matrix as axis": lambda: cg.embed_gradient(X, X, X, np.array([[0]])),
+    "an axis of more than 64 bits": lambda: cg.embed_gradient(X, X, X, [0, 2**63]),
+    "an unsigned axis of 64 bits": lambda: cg.embed_gradient(X, X, X, tf.constant(2**64 - 1, tf.uint64)),
     "an axis of one of two pairs": lambda: cg.embed_gradient(X, [ones(2, 2), ones(2, 2)], [ones(2, 2), X], axis=1),
     **{name: shapes(*misfit) for name, misfit in MISFITS.items()},
     **{f"{name}, in the gradient": shapes_of_gradient(*MISFITS[name]) for name in IN_THE_GRADIENT},
-    "an upstream of another size": upstream(5),
+    "an upstream of another size": lambda: derive(lambda x: cg.embed_gradient(x, x, x), dy=tf.ones([5])),
     # Large numbers must not wrap around to a dimension that exists.
     "an axis at run time": axis_at_run_time(5),
     "a negative axis at run time": axis_at_run_time(-3),
@@ -174,9 +158,6 @@ COMPAT = {
 }
 
 
-# Ready-made functions
-
-
 def with_argument(step):
     return 1.0
 
@@ -184,18 +165,6 @@ def with_argument(step):
 LOSS_SCALES = [0.0, np.inf, [1.0, 2.0], with_argument, "dynamic"]
 FACTORS = ["half", 1j, tf.constant(1j), with_argument, [1.0, 2.0, 3.0]]
 NOT_FINITE = tf.constant([np.inf, np.nan])
-
-
-def under_xla(**options):
-    return Row(lambda: derive(lambda x: cg.watch_gradient(x, "h", **options)), "jit")
-
-
-def halved(gradient):
-    return gradient / 2
-
-
-def surrogate(*args, **options):
-    return lambda: derive(cg.straight_through(tf.sign, *args, **options))
 
 
 READY_MADE = {
@@ -234,14 +203,16 @@ READY_MADE = {
         "integers": lambda: cg.straight_through(tf.sign)(INTEGERS),
         "text first": lambda: cg.straight_through(lambda mode, x: x)("nearest", X),
         "another shape": lambda: cg.straight_through(tf.argmax)(X),
-        "a surrogate of another shape": surrogate(lambda x: M),
-        "a surrogate without a derivative": surrogate(tf.ones_like),
-        "a surrogate of another dtype": surrogate(lambda x: tf.cast(x, tf.float64)),
-        "a surrogate of nothing": surrogate(lambda x: None),
-        "a surrogate of two arguments": surrogate(lambda x, y: x + y),
-        "a derivative of more elements": surrogate(derivative=lambda x: M),
-        "a complex derivative": surrogate(derivative=lambda x: tf.cast(x, tf.complex64)),
-        "a derivative of nothing": surrogate(derivative=lambda x: None),
+        "a surrogate of another shape": lambda: derive(cg.straight_through(tf.sign, lambda x: M)),
+        "a surrogate without a derivative": lambda: derive(cg.straight_through(tf.sign, tf.ones_like)),
+        "a surrogate of another dtype": lambda: derive(cg.straight_through(tf.sign, lambda x: tf.cast(x, tf.float64))),
+        "a surrogate of nothing": lambda: derive(cg.straight_through(tf.sign, lambda x: None)),
+        "a surrogate of two arguments": lambda: derive(cg.straight_through(tf.sign, lambda x, y: x + y)),
+        "a derivative of more elements": lambda: derive(cg.straight_through(tf.sign, derivative=lambda x: M)),
+        "a complex derivative": lambda: derive(
+            cg.straight_through(tf.sign, derivative=lambda x: tf.cast(x, tf.complex64))
+        ),
+        "a derivative of nothing": lambda: derive(cg.straight_through(tf.sign, derivative=lambda x: None)),
     },
     "watch_gradient": {
         "an option by position": lambda: cg.watch_gradient(X, "h", True),
@@ -254,18 +225,18 @@ READY_MADE = {
             call=[[]],
             loss_scale=["dynamic"],
         ),
-        "a call that returns a gradient": lambda: derive(lambda x: cg.watch_gradient(x, "h", call=halved)),
+        "a call that returns a gradient": lambda: derive(lambda x: cg.watch_gradient(x, "h", call=tf.sign)),
         "a gradient that is not finite": lambda: derive(
             lambda x: cg.watch_gradient(x, "h", check_numerics=True), dy=NOT_FINITE
         ),
-        "print, under XLA": under_xla(print=True),
-        "check_numerics, under XLA": under_xla(check_numerics=True),
-        "call, under XLA": under_xla(call=halved),
+        **{
+            f"{name}, under XLA": Row(
+                lambda name=name, do=do: derive(lambda x: cg.watch_gradient(x, "h", **{name: do})), "jit"
+            )
+            for name, do in {"print": True, "check_numerics": True, "call": tf.sign}.items()
+        },
     },
 }
-
-
-# Layers
 
 
 def factor_of_a_graph():
@@ -332,15 +303,12 @@ LAYERS = {
 }
 
 
-# Functional models and Keras itself
+def ignoring(x, other):
+    return 2.0 * x, lambda dy: [3.0 * dy, *[None] * len(tf.nest.flatten(other))]
 
 
 def tripled(x):
     return 2.0 * x, lambda dy: 3.0 * dy
-
-
-def ignoring(x, other):
-    return 2.0 * x, lambda dy: [3.0 * dy, *[None] * len(tf.nest.flatten(other))]
 
 
 def saved(function, *args):
@@ -378,9 +346,6 @@ KERAS = {
 }
 
 
-# Implicit functions and linear solvers
-
-
 def kepler(y, x):
     return y - 0.3 * tf.sin(y) - x
 
@@ -390,10 +355,6 @@ def steps(x, number=60):
     for _ in range(number):
         y = x + 0.3 * tf.sin(y)
     return y
-
-
-def steps_of_a_solver(x):
-    return steps(x)
 
 
 def solver(x):
@@ -408,20 +369,8 @@ def two_steps(x):
     return y
 
 
-def leaves_tensorflow(y, x):
-    return 0.5 * (y.numpy() if tf.executing_eagerly() else tf.stop_gradient(y)) + x
-
-
 def root(residual, solve=solver, x=X, **options):
     return lambda: derive(lambda x: tf.nest.flatten(cg.implicit_root(residual, solve, **options)(x))[0], x)
-
-
-def fixed_point(function, solve=solver):
-    return lambda: derive(lambda x: tf.nest.flatten(cg.implicit_fixed_point(function, solve)(x))[0])
-
-
-def minimum(objective, solve=solver, x=X):
-    return lambda: derive(cg.implicit_minimum(objective, solve), x)
 
 
 def implicit(make):
@@ -447,7 +396,7 @@ IMPLICIT = {
     | {
         "a solver that returns text": lambda: cg.implicit_root(kepler, lambda x: "text")(X),
         "too many arguments": lambda: cg.implicit_root(kepler, solver)(X, 1),
-        "exchanged": root(steps_of_a_solver, kepler),
+        "exchanged": root(steps, kepler),
         "several dtypes": root(kepler, lambda x: [x, tf.cast(x, tf.float64)]),
         "no unknown": lambda: cg.implicit_root(kepler, lambda x: [])(X),
         "another structure": root(lambda y, x: y["a"] - x, lambda x: {"a": x, "b": x}),
@@ -468,21 +417,24 @@ IMPLICIT = {
     },
     "implicit_fixed_point": implicit(cg.implicit_fixed_point)
     | {
-        "NumPy": fixed_point(leaves_tensorflow),
-        "stop_gradient": fixed_point(lambda y, x: 0.5 * tf.stop_gradient(y) + x),
-        "one of several without a derivative": fixed_point(
-            lambda y, x: [0.5 * tf.stop_gradient(y[0]) + x, 0.5 * y[1] + x], lambda x: [2.0 * x, 2.0 * x]
+        "stop_gradient": lambda: derive(cg.implicit_fixed_point(lambda y, x: 0.5 * tf.stop_gradient(y) + x, solver)),
+        "one of several without a derivative": lambda: derive(
+            cg.implicit_fixed_point(
+                lambda y, x: [0.5 * tf.stop_gradient(y[0]) + x, 0.5 * y[1] + x], lambda x: [2.0 * x, 2.0 * x]
+            )
         ),
-        "another shape": fixed_point(lambda y, x: y[:1]),
-        "not solved": fixed_point(lambda y, x: x / y, two_steps),
+        "another shape": lambda: derive(cg.implicit_fixed_point(lambda y, x: y[:1], solver)),
+        "not solved": lambda: derive(cg.implicit_fixed_point(lambda y, x: x / y, two_steps)),
     },
     "implicit_minimum": implicit(cg.implicit_minimum)
     | {
-        "a linear objective": minimum(lambda y, x: tf.reduce_sum(y * x)),
-        "a vector as objective": minimum(lambda y, x: y - x),
-        "an integer as objective": minimum(lambda y, x: tf.size(y)),
-        "complex unknowns": minimum(lambda y, x: tf.abs(y[0]), x=tf.cast(X, tf.complex64)),
-        "not solved": minimum(lambda y, x: tf.reduce_sum((y - 3.0 * x) ** 2)),
+        "a linear objective": lambda: derive(cg.implicit_minimum(lambda y, x: tf.reduce_sum(y * x), solver)),
+        "a vector as objective": lambda: derive(cg.implicit_minimum(lambda y, x: y - x, solver)),
+        "an integer as objective": lambda: derive(cg.implicit_minimum(lambda y, x: tf.size(y), solver)),
+        "complex unknowns": lambda: derive(
+            cg.implicit_minimum(lambda y, x: tf.abs(y[0]), solver), tf.cast(X, tf.complex64)
+        ),
+        "not solved": lambda: derive(cg.implicit_minimum(lambda y, x: tf.reduce_sum((y - 3.0 * x) ** 2), solver)),
     },
 }
 MATRIX = tf.constant([[4.0, 1.0], [1.0, 3.0]])
@@ -525,9 +477,6 @@ LINEAR = {
 }
 
 
-# numpy_function
-
-
 SPEC = tf.TensorSpec([3], tf.float32)
 ZEROS, JACOBIAN, BATCH = np.zeros(3), np.zeros((3, 2)), np.zeros((2, 3))
 TWO = [SPEC, tf.TensorSpec([], tf.int32)]
@@ -562,44 +511,20 @@ def with_vjp(answer=(ZEROS, None), gradients=(ZEROS[:2], ZEROS[:2]), output=SPEC
     return cg.numpy_function(simulate, output, vjp=lambda residuals, *dy: gradients, **options)
 
 
-def value(*args, **options):
-    return lambda: with_vjp(*args, **options)(X, Y)
-
-
-def first_leaf(function):
-    return lambda *args: tf.nest.flatten(function(*args))[0]
-
-
-def gradient(function):
-    return derive(first_leaf(function), X, Y)
-
-
-def tangent(function):
-    with tf.autodiff.ForwardAccumulator([X, Y], [X, Y]) as accumulator:
-        y = first_leaf(function)(X, Y)
-    return accumulator.jvp(y)
-
-
 def second(function):
-    with tf.GradientTape() as tape:
-        tape.watch(X)
-        dx, _ = gradient(function)
-    return tape.gradient(dx, X)
+    return derive(lambda x: derive(function, x, Y)[0])
 
 
 def gradient_of_tangents():
     function = with_vjp(([ZEROS, 1], None), output=TWO, jvp=lambda *_: [ZEROS, 0])
-    with tf.GradientTape() as tape:
-        tape.watch(X)
-        tangents = tangent(function)
-    return tape.gradient(tangents, X)
+    return derive(lambda x: tangents_of(function, x, Y)[0])
 
 
 def vjp_of_tensors(vjp):
     function = cg.numpy_function(
         lambda x, y: (x.numpy() if tf.is_tensor(x) else x, None), tf.TensorSpec([2]), vjp=tf.function(vjp)
     )
-    return lambda: gradient(function)
+    return lambda: derive(function, X, Y)
 
 
 def of_batch(y, **options):
@@ -640,27 +565,29 @@ NUMPY_FUNCTION = {
     "a shape without an output": returned((np.zeros(2), [JACOBIAN, np.zeros(2)]), None),
     "a complex value": returned((1j * ZEROS, [JACOBIAN, JACOBIAN])),
     "a ragged value": returned(([[1.0], [2.0, 3.0]], [JACOBIAN, JACOBIAN])),
-    "vjp: a shape of a leaf": value(([np.zeros(3), [1, 2]], None), output=TWO),
-    "vjp: no pair": value(np.zeros(3)),
-    "vjp: a shape of the value": value((np.zeros(2), None)),
-    "vjp: a shape of a batch": value(batched=True),
-    "vjp: a shape without an output": value(output=None),
-    "vjp: None among the gradients": lambda: gradient(with_vjp(gradients=[np.zeros(2), None])),
-    "vjp: no constant": lambda: gradient(cg.numpy_function(nothing_kept, SPEC, vjp=in_numpy, nondiff_argnames=["y"])),
-    "vjp: another structure": value(output=TWO),
-    "vjp: one gradient of two": lambda: gradient(with_vjp(gradients=[np.zeros(2)])),
-    "vjp: a shape of a gradient": lambda: gradient(with_vjp(gradients=[np.zeros(2), np.zeros(3)])),
-    "vjp: no upstream": lambda: gradient(cg.numpy_function(nothing_kept, SPEC, vjp=lambda residuals: None)),
-    "vjp of Tensors: a dtype": eager(vjp_of_tensors(lambda inputs, dy: (dy, tf.cast(dy, tf.int32)))),
-    "jvp: a shape": lambda: tangent(with_vjp(jvp=lambda *_: np.zeros(4))),
-    "jvp: another structure": lambda: tangent(
-        with_vjp(([np.zeros(3), 1], None), output=TWO, jvp=lambda *_: np.zeros(3)[:1])
+    "vjp: a shape of a leaf": lambda: with_vjp(([np.zeros(3), [1, 2]], None), output=TWO)(X, Y),
+    "vjp: no pair": lambda: with_vjp(np.zeros(3))(X, Y),
+    "vjp: a shape of the value": lambda: with_vjp((np.zeros(2), None))(X, Y),
+    "vjp: a shape of a batch": lambda: with_vjp(batched=True)(X, Y),
+    "vjp: a shape without an output": lambda: with_vjp(output=None)(X, Y),
+    "vjp: None among the gradients": lambda: derive(with_vjp(gradients=[np.zeros(2), None]), X, Y),
+    "vjp: no constant": lambda: derive(
+        cg.numpy_function(nothing_kept, SPEC, vjp=in_numpy, nondiff_argnames=["y"]), X, Y
     ),
-    "jvp: parameters": lambda: tangent(with_vjp(jvp=lambda residuals, dx: dx)),
-    "forward mode without a jvp": lambda: tangent(with_vjp()),
+    "vjp: another structure": lambda: with_vjp(output=TWO)(X, Y),
+    "vjp: one gradient of two": lambda: derive(with_vjp(gradients=[np.zeros(2)]), X, Y),
+    "vjp: a shape of a gradient": lambda: derive(with_vjp(gradients=[np.zeros(2), np.zeros(3)]), X, Y),
+    "vjp: no upstream": lambda: derive(cg.numpy_function(nothing_kept, SPEC, vjp=lambda residuals: None), X, Y),
+    "vjp of Tensors: a dtype": eager(vjp_of_tensors(lambda inputs, dy: (dy, tf.cast(dy, tf.int32)))),
+    "jvp: a shape": lambda: tangents_of(with_vjp(jvp=lambda *_: np.zeros(4)), X, Y),
+    "jvp: another structure": lambda: tangents_of(
+        with_vjp(([np.zeros(3), 1], None), output=TWO, jvp=lambda *_: np.zeros(3)[:1]), X, Y
+    ),
+    "jvp: parameters": lambda: tangents_of(with_vjp(jvp=lambda residuals, dx: dx), X, Y),
+    "forward mode without a jvp": lambda: tangents_of(with_vjp(), X, Y),
     "second derivatives": eager(lambda: second(with_vjp())),
     "second derivatives with a jvp": eager(lambda: second(with_vjp(jvp=lambda *_: np.zeros(3)))),
-    "derivatives of tangents beside an integer": lambda: gradient_of_tangents(),
+    "derivatives of tangents beside an integer": gradient_of_tangents,
     "an exception of the function": lambda: cg.numpy_function(raising)(X),
     "under XLA": Row(lambda: 2.0 * SINGLE(X), "jit"),
 }
