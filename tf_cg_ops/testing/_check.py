@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -16,7 +15,7 @@ from tf_cg_ops._src.custom_gradient.custom_jvp import CustomJvp
 
 from . import _modes
 from ._compare_modes import ModeComparisons
-from ._flat_function import API, Arguments, Arrays, FlatFunction, to_double_precision, to_tensors
+from ._flat_function import API, Arguments, Arrays, FlatFunction, has_derivative, to_double_precision, to_tensors
 from ._references import RandomNumbers, intended_gradients, numeric_gradients, numeric_tangents
 from ._report import GradientReport, Tolerances, in_one_line
 
@@ -242,7 +241,7 @@ def _differentiable_values(name: str, function: FlatFunction) -> Arrays:
                 "nan. Pass finite numbers."
             )
     try:
-        outputs, others = function.call(to_tensors(function.values))
+        outputs = function.call(to_tensors(function.values))
     except (tf.errors.InvalidArgumentError, TypeError, ValueError) as error:
         if not any(_runs_in(function, dtype) for dtype in (tf.float32, tf.bfloat16, tf.half)):
             raise
@@ -252,19 +251,24 @@ def _differentiable_values(name: str, function: FlatFunction) -> Arrays:
             "and step=0.1."
         )
         raise TypeError(message) from error
-    if not outputs:
-        got = f"only {text.quoted(output.dtype.name for output in others)}" if others else "no tensor"
+    values = [np.array(output) for output in outputs if has_derivative(output)]
+    if not values:
+        got = f"only {text.quoted(output.dtype.name for output in outputs)}" if outputs else "no tensor"
         raise ValueError(
             f"{API}: '{name}' must return a float or complex tensor, got {got}. If it rounds to integers at the end, "
             "check the part before."
         )
-    first, again = [to_double_precision(output) for output in outputs], function.outputs(function.values)
-    if len(first) != len(again) or not all(map(functools.partial(np.array_equal, equal_nan=True), first, again)):
+    again = function.call(to_tensors(function.values))
+    if len(outputs) != len(again) or not all(map(_is_equal, outputs, again)):
         raise ValueError(
             f"{API}: '{name}' must return the same value each time, got another one from the second call. If it uses "
             "random numbers, take tf.random.stateless_uniform and the like, with a fixed seed."
         )
-    return [np.array(output) for output in outputs]
+    return values
+
+
+def _is_equal(first: tf.Tensor, second: tf.Tensor) -> bool:
+    return np.array_equal(to_double_precision(first), to_double_precision(second), equal_nan=True)
 
 
 def _runs_in(function: FlatFunction, dtype: tf.DType) -> bool:

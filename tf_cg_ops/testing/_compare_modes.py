@@ -11,15 +11,13 @@ import tensorflow as tf
 from . import _hints, _modes
 from ._flat_function import Arrays, FlatFunction, Results, numbered, to_double_precision, to_tensors
 from ._references import RandomNumbers
-from ._report import Comparison, Reference, Tolerances, compare_with_reference, exact_reference, in_one_line
+from ._report import Comparison, Hint, Reference, Tolerances, compare, exact_reference, in_one_line
 
 # The number of different arguments and upstreams in a batch.
 _BATCH = 3
 # Between these, multiples of gradients neither overflow nor underflow in float64; nor do most intermediate results.
 _MIN_MAGNITUDE, _MAX_MAGNITUDE = 1e-280, 1e280
-
-# Returns the likely mistake, given wrong numbers; or an empty string.
-Hint = Callable[[Reference, np.ndarray], str]
+_EAGER = "eager mode"
 
 
 @dataclasses.dataclass
@@ -63,6 +61,11 @@ class ModeComparisons:
                 text = _hints.hint_from_upstreams(function, intended, direction, argument, reference, derivative)
             return text or _hints.hint_from_ratio(reference, derivative)
 
+        def add(reference: Reference, actual: Any, hint: Hint | None = None, order: str = order) -> Comparison:
+            tolerances = _modes.tolerances_in(mode, self.tolerances, reference.size)
+            self.comparisons.append(compare(mode, order, reference, actual, tolerances, hint))
+            return self.comparisons[-1]
+
         for mode in self.modes:
             if order == "tangent" and mode not in _modes.FORWARD_MODES:
                 continue
@@ -77,18 +80,18 @@ class ModeComparisons:
                 self.add_exception(mode, order, [reference.name for reference in references], error)
                 continue
             if order == "first":
-                outputs, others = function.call(inputs[0][: len(function.values)])
-                for name, value, y in zip(numbered("value", len(values)), values, outputs + others, strict=True):
-                    self._add(mode, "value", exact_reference(name, to_double_precision(y), y.dtype, _EAGER), value)
+                outputs = function.call(inputs[0][: len(function.values)])
+                for name, value, y in zip(numbered("value", len(values)), values, outputs, strict=True):
+                    add(exact_reference(name, to_double_precision(y), y.dtype, _EAGER), value, order="value")
             self.tangents_are_linear &= order != "tangent" or not multiples
             for reference, derivative in zip(references, derivatives, strict=True):
-                comparison = self._add(mode, order, reference, derivative, hint)
+                comparison = add(reference, derivative, hint)
                 self.comparisons += [c for original, c in multiples if original is reference and comparison.passed]
             for k, ((found, _), expected) in enumerate(zip(rest, rest_in_eager_mode, strict=True), start=2):
                 for first, derivative, wanted in zip(references, found, expected, strict=True):
                     array = np.zeros(first.shape) if wanted is None else to_double_precision(wanted)
                     name = f"{first.name} ({k} of {len(rest) + 1} in a batch)"
-                    self._add(mode, order, exact_reference(name, array, first.dtype, _EAGER), derivative)
+                    add(exact_reference(name, array, first.dtype, _EAGER), derivative)
 
     def _multiples(
         self,
@@ -101,18 +104,16 @@ class ModeComparisons:
         derivatives: list[Any],
     ) -> Iterator[tuple[Reference, Comparison]]:
         """A failure for each derivative that is not linear in the direction."""
-        what, factors, text = "an upstream", _hints.FACTORS, _hints.NOT_LINEAR
-        if order == "tangent":
-            what, factors, text = "tangents", (-2.0,), _hints.TANGENT_NOT_LINEAR
+        what, factors = ("tangents", (-2.0,)) if order == "tangent" else ("an upstream", _hints.FACTORS)
+        is_rule = order == "tangent" or not self.tangents_are_linear
+        text = _hints.TANGENT_NOT_LINEAR if is_rule else _hints.NOT_LINEAR
         for factor in factors:
             inputs = to_tensors(function.values + [factor * part for part in direction])
             multiples, _ = _modes.run(mode, run, [inputs] * (_BATCH if mode == "vectorized" else 1))[0]
             for original, derivative, multiple in zip(references, derivatives, multiples, strict=True):
-                array = np.zeros(0) if derivative is None else to_double_precision(derivative)
-                if (
-                    array.shape != original.shape
-                    or not _MIN_MAGNITUDE < np.max(np.abs(array), initial=0) < _MAX_MAGNITUDE
-                ):
+                array = np.zeros(original.shape) if derivative is None else to_double_precision(derivative)
+                is_in_range = _MIN_MAGNITUDE < np.max(np.abs(array), initial=0) < _MAX_MAGNITUDE
+                if array.shape != original.shape or not is_in_range:
                     continue
                 value = array.ravel()[original.elements]
                 reference = dataclasses.replace(
@@ -123,7 +124,8 @@ class ModeComparisons:
                     direction=None,
                 )
                 tolerances = Tolerances(self.tolerances.rtol, self.tolerances.atol * max(abs(factor), 1.0))
-                comparison = self._compare(mode, order, reference, multiple, lambda *_: text, tolerances)
+                tolerances = _modes.tolerances_in(mode, tolerances, reference.size)
+                comparison = compare(mode, order, reference, multiple, tolerances, lambda *_: text)
                 if not comparison.passed:
                     yield original, comparison
 
@@ -132,32 +134,3 @@ class ModeComparisons:
         where = (mode, order, ", ".join(names))
         self.comparisons.append(Comparison(*where, passed=False, problem=in_one_line(error), raised=True))
         self.error = error
-
-    def _add(self, mode: str, order: str, reference: Reference, actual: Any, hint: Hint | None = None) -> Comparison:
-        comparison = self._compare(mode, order, reference, actual, hint, self.tolerances)
-        self.comparisons.append(comparison)
-        return comparison
-
-    def _compare(
-        self, mode: str, order: str, reference: Reference, actual: Any, hint: Hint | None, tolerances: Tolerances
-    ) -> Comparison:
-        """One comparison. Only derivatives have a hint; values may be infinite or nan where the reference is."""
-        is_none = actual is None
-        array = np.zeros(reference.shape) if is_none else to_double_precision(actual)
-        comparison = compare_with_reference(
-            reference,
-            array,
-            reference.dtype if is_none else actual.dtype,
-            _modes.tolerances_in(mode, tolerances, reference.size),
-            nonfinite_may_agree=hint is None,
-            mode=mode,
-            order=order,
-            is_none=is_none,
-        )
-        if hint is None or comparison.passed or comparison.problem:
-            return comparison
-        with np.errstate(all="ignore"):
-            return dataclasses.replace(comparison, hint=_hints.NONE if is_none else hint(reference, array))
-
-
-_EAGER = "eager mode"

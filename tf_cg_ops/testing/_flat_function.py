@@ -23,42 +23,44 @@ class FlatFunction:
     Attributes:
       names: The names of the arguments.
       values: The point: the values of the arguments.
-      call: Maps tensors like `values` to two lists: the outputs that have derivatives, and the other outputs.
+      call: Maps tensors like `values` to the outputs. Integers and bools among them have no derivative.
       step: The step of numeric differentiation, relative to each element, if the user chose one.
       derived_from: If this is a gradient, its function and the upstream gradients.
     """
 
     names: list[str]
     values: Arrays
-    call: Callable[[Sequence[tf.Tensor]], tuple[list[tf.Tensor], list[tf.Tensor]]]
+    call: Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
     step: float | None
     derived_from: "tuple[FlatFunction, Arrays] | None" = None
 
     def outputs(self, values: Sequence[np.ndarray]) -> Arrays:
         """The outputs that have derivatives, in eager mode and in double precision."""
-        return [to_double_precision(output) for output in self.call(to_tensors(values))[0]]
+        return [to_double_precision(output) for output in self.call(to_tensors(values)) if has_derivative(output)]
 
     def gradients(self, tensors: Sequence[tf.Tensor]) -> Results:
-        """The gradient of each argument, or None, and all outputs. The tensors are arguments and upstream gradients."""
+        """The gradient of each argument, or None, and the outputs, for arguments and upstream gradients."""
         count = len(self.values)
         with tf.GradientTape() as tape:
             tape.watch(tensors[:count])
-            outputs, others = self.call(tensors[:count])
-        gradients = tape.gradient(outputs, list(tensors[:count]), output_gradients=list(tensors[count:]))
-        return [slices.to_dense(gradient) for gradient in gradients], outputs + others
+            outputs = self.call(tensors[:count])
+        differentiable = list(filter(has_derivative, outputs))
+        gradients = tape.gradient(differentiable, list(tensors[:count]), output_gradients=list(tensors[count:]))
+        return [slices.to_dense(gradient) for gradient in gradients], outputs
 
     def tangents(self, tensors: Sequence[tf.Tensor]) -> Results:
-        """The tangent of each differentiable output, or None, and these. The tensors are arguments and their tangents."""
+        """The tangent of each differentiable output, or None, and the outputs, for arguments and their tangents."""
         count = len(self.values)
         with tf.autodiff.ForwardAccumulator(tensors[:count], tensors[count:]) as accumulator:
-            outputs, _ = self.call(tensors[:count])
-        return [accumulator.jvp(output) for output in outputs], outputs
+            outputs = self.call(tensors[:count])
+        return [accumulator.jvp(output) for output in outputs if has_derivative(output)], outputs
 
     def gradient_function(self, upstream: Arrays) -> "FlatFunction":
         """The gradient as a function of the arguments and of the upstream."""
 
-        def call(tensors: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-            return replace_none_by_zeros(self.gradients(tensors)[0], tensors[: len(self.values)]), []
+        def call(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+            pairs = zip(self.gradients(tensors)[0], tensors, strict=False)  # The first tensors are the arguments.
+            return [tf.zeros_like(x) if gradient is None else gradient for gradient, x in pairs]
 
         names = self.names + numbered("upstream", len(upstream))
         return FlatFunction(names, self.values + upstream, call, self.step, (self, upstream))
@@ -67,11 +69,6 @@ class FlatFunction:
 def numbered(name: str, count: int) -> list[str]:
     """The name of one Tensor, or the names of several."""
     return [name] if count == 1 else [f"{name}[{i}]" for i in range(count)]
-
-
-def replace_none_by_zeros(gradients: Sequence[Any], tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The gradients, with zeros like the tensors for None."""
-    return [tf.zeros_like(t) if g is None else g for g, t in zip(gradients, tensors, strict=True)]
 
 
 def to_tensors(arrays: Sequence[np.ndarray]) -> list[tf.Tensor]:
@@ -122,13 +119,13 @@ class Arguments:
     def flatten_function(self, function: Callable[..., Any], step: float | None) -> FlatFunction:
         """A function of these arguments as a function of their differentiable tensors."""
 
-        def call(tensors: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        def call(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
             args, kwargs = self.replace_tensors(tensors)
             leaves = [pytree.to_output(leaf) for leaf in tf.nest.flatten(function(*args, **kwargs))]
             parts = tf.nest.flatten(leaves, expand_composites=True)
             flat = [part for part in parts if tf.is_tensor(part) or package_of_keras_tensors([part])]
-            others = [t for t in flat if tf.as_dtype(t.dtype).is_integer or tf.as_dtype(t.dtype).is_bool]
-            return [t for t in flat if has_derivative(t)], others
+            dtypes = [tf.as_dtype(part.dtype) for part in flat]
+            return [t for t, d in zip(flat, dtypes, strict=True) if has_derivative(t) or d.is_integer or d.is_bool]
 
         values = [np.array(tensor) for tensors in self._components.values() for tensor in tensors]
         return FlatFunction(self._names, values, call, step)

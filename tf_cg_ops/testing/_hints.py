@@ -20,7 +20,6 @@ TANGENT_NOT_LINEAR = (
     "It is not linear in the tangents, so it has no transpose. A rule of custom_jvp must multiply the tangents by the "
     "Jacobian."
 )
-NONE = "The gradient is None: for TensorFlow, the value does not depend on the argument."
 _SURROGATE = (
     "straight_through differentiates the surrogate that you pass; to pass a derivative itself, write derivative=."
 )

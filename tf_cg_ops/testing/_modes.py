@@ -55,14 +55,8 @@ def wrap(mode: str, function: FlatFunction) -> FlatFunction:
     if mode == "functional" and function.derived_from is not None:
         original, upstream = function.derived_from  # A Keras model cannot contain a tape.
         return wrap(mode, original).gradient_function(upstream)
-    outputs, others = function.call(to_tensors(function.values))
-    wrapped = _WRAPPERS[mode](lambda tensors: sum(function.call(tensors), []), outputs + others, function)
-
-    def call(tensors: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        results = wrapped(tensors)
-        return results[: len(outputs)], results[len(outputs) :]
-
-    return dataclasses.replace(function, call=call)
+    like = function.call(to_tensors(function.values))
+    return dataclasses.replace(function, call=_WRAPPERS[mode](function.call, like, function))
 
 
 def tolerances_in(mode: str, tolerances: Tolerances, size: float) -> Tolerances:

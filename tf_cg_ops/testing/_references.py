@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import text
 
-from ._flat_function import API, Arguments, Arrays, FlatFunction, numbered, to_tensors
+from ._flat_function import API, Arguments, Arrays, FlatFunction, has_derivative, numbered, to_tensors
 from ._numeric import Estimate, NumericDerivatives, element_sizes, typical_size
 from ._report import Reference, exact_reference
 
@@ -70,7 +70,7 @@ def numeric_gradients(
 
 def numeric_tangents(function: FlatFunction, numbers: RandomNumbers) -> tuple[Arrays, list[Reference]]:
     """Directions of the arguments, and one reference for each output."""
-    values, _ = function.call(to_tensors(function.values))
+    values = list(filter(has_derivative, function.call(to_tensors(function.values))))
     directions, estimates = _choose_directions(numbers, function.values, NumericDerivatives(function).tangents)
     return directions, [
         Reference(name, tuple(value.shape), value.dtype, _NUMERIC, np.arange(estimate.value.size), estimate)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import text
 
-from ._flat_function import API
+from ._flat_function import API, to_double_precision
 from ._numeric import Estimate
 
 # How many times the numeric derivative's own error is tolerated. The largest element's tolerance is the limit, so that
@@ -19,20 +20,16 @@ _TOLERATED_ERRORS = 10.0
 _MAX_HIDDEN = 0.1
 _MAX_LENGTH = 400
 # What is compared at each order, and for what.
+_FOR_AN_UPSTREAM = "for a random upstream gradient (seed {seed}) "
 _QUANTITIES = {
     "value": ("the value of '{function}' ({name})", ""),
-    "first": (
-        "the gradient of '{function}' with respect to {argument}",
-        "for a random upstream gradient (seed {seed}) ",
-    ),
-    "second": (
-        "the second-order gradient of '{function}' with respect to {argument}",
-        "for a random upstream gradient (seed {seed}) ",
-    ),
-    "tangent": ("the tangent of '{function}' ({name})", "for random tangents (seed {seed}) "),
+    "first": ("the gradient of '{function}' with respect to '{name}'{case}", _FOR_AN_UPSTREAM),
+    "second": ("the second-order gradient of '{function}' with respect to '{name}'{case}", _FOR_AN_UPSTREAM),
+    "tangent": ("the tangent of '{function}' ({name}){case}", "for random tangents (seed {seed}) "),
 }
 # Stands for an index in the comparison of a directional derivative.
 _ALL_ELEMENTS = "all, along a random direction"
+_NONE = "The gradient is None: for TensorFlow, the value does not depend on the argument."
 # Lines that TensorFlow puts before the message, in errors of graphs.
 _GRAPH_NOISE = ("Graph execution error:", "Detected at node", "<stack traces unavailable>", "File ")
 
@@ -58,6 +55,10 @@ class Reference:
     def size(self) -> float:
         """The size of the largest number's terms."""
         return float(np.max(self.estimate.scale, initial=0.0, where=np.isfinite(self.estimate.scale)))
+
+
+# Returns the likely mistake, given a reference and wrong numbers; or an empty string.
+Hint = Callable[[Reference, np.ndarray], str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Comparison:
     raised: bool = False
 
     @property
-    def got(self) -> str:
+    def _got(self) -> str:
         """`analytic` as text."""
         return "None" if self.is_none else f"{self.analytic:.9g}"
 
@@ -151,8 +152,8 @@ class GradientReport:
         names = text.quoted(failure.mode for failure in failures)
         where = f"in mode {names}" if len(failures) == 1 else f"in the modes {names}"
         name, bracket, case = failure.name.partition(" (")
-        values = {"name": failure.name, "argument": f"'{name}'{bracket}{case}", "seed": self.seed}
-        quantity, condition = (part.format(function=self.function, **values) for part in _QUANTITIES[failure.order])
+        values = {"function": self.function, "name": name, "case": bracket + case, "seed": self.seed}
+        quantity, condition = (part.format(**values) for part in _QUANTITIES[failure.order])
         if failure.raised:
             return (
                 f"{API}: {quantity} could not be computed {where}: {failure.problem}. If TensorFlow cannot run the "
@@ -165,7 +166,7 @@ class GradientReport:
         places = {_ALL_ELEMENTS: " along a random direction of all elements", "[]": ""}
         return (
             f"{subject}{condition}it must be {failure.numeric:.9g} ({failure.source})"
-            f"{places.get(failure.element, f' at element {failure.element}')}, got {failure.got} (ratio "
+            f"{places.get(failure.element, f' at element {failure.element}')}, got {failure._got} (ratio "
             f"{failure.ratio:.9g}; {failure.checked} of {failure.size} elements checked). {failure.hint}"
         ).rstrip()
 
@@ -175,7 +176,7 @@ def _row(c: Comparison) -> tuple[str, ...]:
     numbers: tuple[str, ...] = ("",) * 7
     if not c.problem:
         errors = f"{c.error:.1e}", f"{c.tolerance:.1e}"
-        numbers = (f"{c.checked} of {c.size}", *errors, c.element, c.got, f"{c.numeric:.9g}", f"{c.ratio:.9g}")
+        numbers = (f"{c.checked} of {c.size}", *errors, c.element, c._got, f"{c.numeric:.9g}", f"{c.ratio:.9g}")
     return (c.mode, c.order, c.name, *numbers, state)
 
 
@@ -196,45 +197,49 @@ class Tolerances:
         return self.atol + relative + own_error + rounding + noise
 
 
-def compare_with_reference(
-    reference: Reference,
-    actual: np.ndarray,
-    dtype: tf.DType,
-    tolerances: Tolerances,
-    nonfinite_may_agree: bool,
-    **where: Any,
+def compare(
+    mode: str, order: str, reference: Reference, actual: Any, tolerances: Tolerances, hint: Hint | None = None
 ) -> Comparison:
-    """Finds the worst element. Numbers that are not finite are wrong; values may agree on them, gradients may not."""
-    where = {"name": reference.name, "source": reference.source, **where}
-    (wanted_dtype, wanted_shape), shape = (reference.dtype.name, list(reference.shape)), list(actual.shape)
-    if (dtype.name, shape) != (wanted_dtype, wanted_shape):
-        problem = f"it must be {wanted_dtype} of shape {wanted_shape}, got {dtype.name} of shape {shape}."
-        return Comparison(passed=False, problem=problem, **where)
-    where.update(checked=reference.elements.size, size=actual.size)
-    if not actual.size:
+    """Finds the worst element of a Tensor, or None for zeros.
+
+    Only derivatives have a hint. Values may be infinite or nan where the reference is; derivatives may not.
+    """
+    array = np.zeros(reference.shape) if actual is None else to_double_precision(actual)
+    where: dict[str, Any] = {"mode": mode, "order": order, "name": reference.name, "source": reference.source}
+    where.update(checked=reference.elements.size, size=array.size, is_none=actual is None)
+    if array.shape != reference.shape or (actual is not None and actual.dtype != reference.dtype):
+        wanted, got = f"{reference.dtype.name} of shape {list(reference.shape)}", f"{list(array.shape)}."
+        return Comparison(passed=False, problem=f"it must be {wanted}, got {actual.dtype.name} of shape {got}", **where)
+    if not array.size:
         return Comparison(passed=True, **where)
-    numbers, expected = actual.ravel()[reference.elements], reference.estimate.value
+    numbers, expected = array.ravel()[reference.elements], reference.estimate.value
     allowed = tolerances.of(reference.estimate)
     if reference.direction is not None and reference.directional_derivative is not None:
-        numbers = np.append(numbers, np.sum(np.real(np.conj(actual) * reference.direction)))
+        numbers = np.append(numbers, np.sum(np.real(np.conj(array) * reference.direction)))
         expected = np.append(expected, reference.directional_derivative.value)
         allowed = np.append(allowed, tolerances.of(reference.directional_derivative))
     with np.errstate(all="ignore"):
         agree = (numbers == expected) | (np.isnan(numbers) & np.isnan(expected))
         finite = np.isfinite(numbers) & np.isfinite(expected)
-        errors = np.where(finite, np.abs(numbers - expected), np.where(agree & nonfinite_may_agree, 0.0, np.inf))
+        errors = np.where(finite, np.abs(numbers - expected), np.where(agree & (hint is None), 0.0, np.inf))
         excess = np.nan_to_num(errors / np.maximum(allowed, np.finfo(float).tiny), nan=np.inf)
     worst = int(np.argmax(excess))
     element = _ALL_ELEMENTS
     if worst < reference.elements.size:
         element = str([int(i) for i in np.unravel_index(reference.elements[worst], reference.shape)])
+    passed = bool(np.all((errors <= allowed) & np.isfinite(allowed)))
+    text = ""
+    if hint is not None and not passed:
+        with np.errstate(all="ignore"):
+            text = _NONE if actual is None else hint(reference, array)
     return Comparison(
-        passed=bool(np.all((errors <= allowed) & np.isfinite(allowed))),
+        passed=passed,
         element=element,
         analytic=numbers[worst].item(),
         numeric=expected[worst].item(),
         error=float(errors[worst]),
         tolerance=float(allowed[worst]),
+        hint=text,
         **where,
     )
 
