@@ -119,12 +119,12 @@ class _Computation:
         specs = [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
         value = trace(lambda *given: self._values(self._copy(given, double), double), specs)
 
-        def call(leaves: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        def call(leaves: Sequence[tf.Tensor]) -> list[tf.Tensor]:
             moved = [tf.cast(leaf, t.dtype) for leaf, t in zip(leaves, tensors, strict=False)]
             try:
-                return tf_internal.call_trace(value, *moved, *tensors[count:]), []
+                return tf_internal.call_trace(value, *moved, *tensors[count:])
             except tf.errors.OpError:  # Outside of the domain.
-                return [tf.fill(y.shape, tf.cast(math.nan, y.dtype)) for y in value.outputs], []
+                return [tf.fill(y.shape, tf.cast(math.nan, y.dtype)) for y in value.outputs]
 
         return FlatFunction(self.place.names, [numbers(t) for t in tensors[:count]], call, None)
 

@@ -14,8 +14,8 @@ from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.custom_gradient.custom_jvp import CustomJvp
 
 from . import _modes
-from ._compare_modes import ModeComparisons, has_linear_tangents
-from ._flat_function import API, Arguments, Arrays, FlatFunction, to_double_precision, to_tensors
+from ._compare_modes import ModeComparisons
+from ._flat_function import API, Arguments, Arrays, FlatFunction, has_derivative, to_double_precision, to_tensors
 from ._references import RandomNumbers, intended_gradients, numeric_gradients, numeric_tangents
 from ._report import GradientReport, Tolerances, in_one_line
 
@@ -116,8 +116,6 @@ def check_gradient(
     `f` is not differentiated by the variables that it reads, so pass their values as arguments. Choose arguments that
     are not at a kink.
 
-
-
     Differs from `tf.test.compute_gradient`:
 
     - It checks the modes that you choose, with random upstream gradients instead of ones and zeros.
@@ -129,7 +127,12 @@ def check_gradient(
     forward_mode = convert.to_bool(API, "forward_mode", forward_mode) or has_rule
     second_order = convert.to_bool(API, "second_order", second_order)
     _check_options(f, modes, like, intended_gradient, forward_mode)
-    _check_numbers(rtol, atol, step, seed, max_elements)
+    for argument, tolerance in (("rtol", rtol), ("atol", atol)):
+        _check_number(argument, tolerance, float, 0.0, math.inf, "a finite number that is not negative")
+    if step is not None:
+        _check_number("step", step, float, *_STEP_RANGE, "a number from 1e-12 to 1, or None")
+    _check_number("seed", seed, int, 0, math.inf, "an integer that is not negative")
+    _check_number("max_elements", max_elements, int, 1, math.inf, "a positive integer")
     arguments = Arguments(f, args, kwargs)
     name = text.name_of(f)
     function = arguments.flatten_function(f, step)
@@ -139,15 +142,18 @@ def check_gradient(
     intended = function
     if like is not None:
         intended = arguments.flatten_function(like, step)
-        _check_shapes_of_like(name, intended, values)
+        shapes, expected = ([list(y.shape) for y in ys] for ys in (intended.outputs(intended.values), values))
+        if shapes != expected:
+            raise ValueError(f"{API}: like must return the same shapes as '{name}', {expected}, got {shapes}.")
 
     if intended_gradient is None:
         references = numeric_gradients(intended, upstream, numbers, max_elements)
     else:
         references = intended_gradients(name, function, arguments, intended_gradient, upstream)
-    # The gradients of a rule that is not linear look like other mistakes, such as zeros.
-    found = ModeComparisons(modes, Tolerances(rtol, atol), not forward_mode or has_linear_tangents(function, seed))
-    found.compare_gradients("first", function, None if intended_gradient else intended, upstream, references, numbers)
+    found = ModeComparisons(modes, Tolerances(rtol, atol))
+    if forward_mode:
+        found.compare("tangent", function, *numeric_tangents(intended, numbers), numbers)
+    found.compare("first", function, upstream, references, numbers, None if intended_gradient else intended)
     if second_order:
         gradient = function.gradient_function(upstream)
         try:
@@ -156,10 +162,8 @@ def check_gradient(
         except Exception as error:
             found.add_exception("eager", "second", gradient.names, error)
         else:
-            found.compare_gradients("second", gradient, None, weights, references, numbers)
-    if forward_mode:
-        found.compare_tangents(function, *numeric_tangents(intended, numbers))
-    report = GradientReport(name, found.comparisons, seed)
+            found.compare("second", gradient, weights, references, numbers)
+    report = GradientReport(name, sorted(found.comparisons, key=lambda c: c.order == "tangent"), seed)
     if report.failures:
         raise AssertionError(report.failure_text()) from found.error
     return report
@@ -210,16 +214,6 @@ def _check_options(
         )
 
 
-def _check_numbers(rtol: Any, atol: Any, step: Any, seed: Any, max_elements: Any) -> None:
-    """Raises an error if a tolerance, the step, the seed or the number of elements is out of its range."""
-    for name, tolerance in (("rtol", rtol), ("atol", atol)):
-        _check_number(name, tolerance, float, 0.0, math.inf, "a finite number that is not negative")
-    if step is not None:
-        _check_number("step", step, float, *_STEP_RANGE, "a number from 1e-12 to 1, or None")
-    _check_number("seed", seed, int, 0, math.inf, "an integer that is not negative")
-    _check_number("max_elements", max_elements, int, 1, math.inf, "a positive integer")
-
-
 def _check_number(name: str, value: Any, number_type: type, least: float, most: float, expected: str) -> None:
     message = f"{API}: {name} must be {expected}, got {value!r}."
     try:
@@ -247,7 +241,7 @@ def _differentiable_values(name: str, function: FlatFunction) -> Arrays:
                 "nan. Pass finite numbers."
             )
     try:
-        outputs, others = function.call(to_tensors(function.values))
+        outputs = function.call(to_tensors(function.values))
     except (tf.errors.InvalidArgumentError, TypeError, ValueError) as error:
         if not any(_runs_in(function, dtype) for dtype in (tf.float32, tf.bfloat16, tf.half)):
             raise
@@ -257,18 +251,24 @@ def _differentiable_values(name: str, function: FlatFunction) -> Arrays:
             "and step=0.1."
         )
         raise TypeError(message) from error
-    if not outputs:
-        got = f"only {text.quoted(output.dtype.name for output in others)}" if others else "no tensor"
+    values = [np.array(output) for output in outputs if has_derivative(output)]
+    if not values:
+        got = f"only {text.quoted(output.dtype.name for output in outputs)}" if outputs else "no tensor"
         raise ValueError(
             f"{API}: '{name}' must return a float or complex tensor, got {got}. If it rounds to integers at the end, "
             "check the part before."
         )
-    if not _are_equal([to_double_precision(output) for output in outputs], function.outputs(function.values)):
+    again = function.call(to_tensors(function.values))
+    if len(outputs) != len(again) or not all(map(_is_equal, outputs, again)):
         raise ValueError(
             f"{API}: '{name}' must return the same value each time, got another one from the second call. If it uses "
             "random numbers, take tf.random.stateless_uniform and the like, with a fixed seed."
         )
-    return [np.array(output) for output in outputs]
+    return values
+
+
+def _is_equal(first: tf.Tensor, second: tf.Tensor) -> bool:
+    return np.array_equal(to_double_precision(first), to_double_precision(second), equal_nan=True)
 
 
 def _runs_in(function: FlatFunction, dtype: tf.DType) -> bool:
@@ -279,15 +279,3 @@ def _runs_in(function: FlatFunction, dtype: tf.DType) -> bool:
     except (tf.errors.InvalidArgumentError, TypeError, ValueError):
         return False
     return True
-
-
-def _are_equal(first: Arrays, second: Arrays) -> bool:
-    return len(first) == len(second) and all(
-        np.array_equal(a, b, equal_nan=True) for a, b in zip(first, second, strict=True)
-    )
-
-
-def _check_shapes_of_like(name: str, like: FlatFunction, values: Arrays) -> None:
-    shapes, expected = [list(y.shape) for y in like.outputs(like.values)], [list(y.shape) for y in values]
-    if shapes != expected:
-        raise ValueError(f"{API}: like must return the same shapes as '{name}', {expected}, got {shapes}.")

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import pytree, slices, text, variables
+from tf_cg_ops._src.core import convert, pytree, slices, text, variables
 from tf_cg_ops._src.keras.dispatch import package_of_keras_tensors
 
 API = "check_gradient"
 Arrays = list[np.ndarray]
+# Derivatives, or None for some of them, and values.
+Results = tuple[list[Any], list[tf.Tensor]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,44 +23,52 @@ class FlatFunction:
     Attributes:
       names: The names of the arguments.
       values: The point: the values of the arguments.
-      call: Maps tensors like `values` to two lists: the outputs that have derivatives, and the other outputs.
+      call: Maps tensors like `values` to the outputs. Integers and bools among them have no derivative.
       step: The step of numeric differentiation, relative to each element, if the user chose one.
       derived_from: If this is a gradient, its function and the upstream gradients.
     """
 
     names: list[str]
     values: Arrays
-    call: Callable[[Sequence[tf.Tensor]], tuple[list[tf.Tensor], list[tf.Tensor]]]
+    call: Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
     step: float | None
     derived_from: "tuple[FlatFunction, Arrays] | None" = None
 
     def outputs(self, values: Sequence[np.ndarray]) -> Arrays:
         """The outputs that have derivatives, in eager mode and in double precision."""
-        return [to_double_precision(output) for output in self.call(to_tensors(values))[0]]
+        return [to_double_precision(output) for output in self.call(to_tensors(values)) if has_derivative(output)]
 
-    def gradients(self, tensors: Sequence[tf.Tensor], upstream: Sequence[tf.Tensor]) -> tuple[list, list, list]:
-        """The outputs with derivatives, the other outputs, and the gradient of each argument, or None."""
+    def gradients(self, tensors: Sequence[tf.Tensor]) -> Results:
+        """The gradient of each argument, or None, and the outputs, for arguments and upstream gradients."""
+        count = len(self.values)
         with tf.GradientTape() as tape:
-            tape.watch(tensors)
-            outputs, others = self.call(tensors)
-        gradients = tape.gradient(outputs, list(tensors), output_gradients=list(upstream))
-        return outputs, others, [slices.to_dense(gradient) for gradient in gradients]
+            tape.watch(tensors[:count])
+            outputs = self.call(tensors[:count])
+        differentiable = list(filter(has_derivative, outputs))
+        gradients = tape.gradient(differentiable, list(tensors[:count]), output_gradients=list(tensors[count:]))
+        return [slices.to_dense(gradient) for gradient in gradients], outputs
+
+    def tangents(self, tensors: Sequence[tf.Tensor]) -> Results:
+        """The tangent of each differentiable output, or None, and the outputs, for arguments and their tangents."""
+        count = len(self.values)
+        with tf.autodiff.ForwardAccumulator(tensors[:count], tensors[count:]) as accumulator:
+            outputs = self.call(tensors[:count])
+        return [accumulator.jvp(output) for output in outputs if has_derivative(output)], outputs
 
     def gradient_function(self, upstream: Arrays) -> "FlatFunction":
         """The gradient as a function of the arguments and of the upstream."""
-        count = len(self.values)
 
-        def call(tensors: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-            _, _, gradients = self.gradients(tensors[:count], tensors[count:])
-            return replace_none_by_zeros(gradients, tensors[:count]), []
+        def call(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+            pairs = zip(self.gradients(tensors)[0], tensors, strict=False)  # The first tensors are the arguments.
+            return [tf.zeros_like(x) if gradient is None else gradient for gradient, x in pairs]
 
-        names = ["upstream"] if len(upstream) == 1 else [f"upstream[{i}]" for i in range(len(upstream))]
-        return FlatFunction(self.names + names, self.values + upstream, call, self.step, (self, upstream))
+        names = self.names + numbered("upstream", len(upstream))
+        return FlatFunction(names, self.values + upstream, call, self.step, (self, upstream))
 
 
-def replace_none_by_zeros(gradients: Sequence[Any], tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The gradients, with zeros like the tensors for None."""
-    return [tf.zeros_like(t) if g is None else g for g, t in zip(gradients, tensors, strict=True)]
+def numbered(name: str, count: int) -> list[str]:
+    """The name of one Tensor, or the names of several."""
+    return [name] if count == 1 else [f"{name}[{i}]" for i in range(count)]
 
 
 def to_tensors(arrays: Sequence[np.ndarray]) -> list[tf.Tensor]:
@@ -89,58 +99,50 @@ class Arguments:
         if not isinstance(kwargs or {}, Mapping):
             raise TypeError(f"{API}: kwargs must be a dict of arguments by name, got {text.describe_type(kwargs)}.")
         self._structure = (list(args), dict(kwargs or {}))
-        self._leaves = [_leaf_to_double_precision(leaf) for leaf in tf.nest.flatten(self._structure)]
-        indices, indices_by_keyword = tf.nest.pack_sequence_as(self._structure, list(range(len(self._leaves))))
-        ordered = pytree.flatten_arguments(API, function, indices, indices_by_keyword)
-        self._indices = [index for index in ordered.values if differentiable_tensors(self._leaves[index])]
-        names = dict(zip(ordered.values, ordered.names, strict=True))
-        self._names = [names[index] for index in self._indices for _ in differentiable_tensors(self._leaves[index])]
+        self._leaves = [_to_double_precision(leaf) for leaf in tf.nest.flatten(self._structure)]
+        numbers = tf.nest.pack_sequence_as(self._structure, range(len(self._leaves)))
+        ordered = pytree.flatten_arguments(API, function, *numbers)
+        components = {i: _components(self._leaves[i]) for i in ordered.values}
+        self._components = {i: tensors for i, tensors in components.items() if tensors}
+        self._names = [
+            name for i, name in zip(ordered.values, ordered.names, strict=True) for _ in self._components.get(i, [])
+        ]
 
     def replace_tensors(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """The arguments with these tensors, or arrays, instead of the differentiable ones."""
-        remaining = iter(values)
-        leaves = list(self._leaves)
-        for index in self._indices:
-            if isinstance(leaves[index], tf.Tensor):
-                leaves[index] = next(remaining)
-            else:
-                parts = tf.nest.flatten(leaves[index], expand_composites=True)
-                parts = [next(remaining) if has_derivative(part) else part for part in parts]
-                leaves[index] = tf.nest.pack_sequence_as(leaves[index], parts, expand_composites=True)
+        leaves, places = list(self._leaves), list(self._components)
+        replaced = pytree.replace_tensors([leaves[i] for i in places], list(self._components.values()), values)
+        for i, leaf in zip(places, replaced, strict=True):
+            leaves[i] = leaf
         return tf.nest.pack_sequence_as(self._structure, leaves)
 
     def flatten_function(self, function: Callable[..., Any], step: float | None) -> FlatFunction:
         """A function of these arguments as a function of their differentiable tensors."""
 
-        def call(tensors: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        def call(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
             args, kwargs = self.replace_tensors(tensors)
             leaves = [pytree.to_output(leaf) for leaf in tf.nest.flatten(function(*args, **kwargs))]
             parts = tf.nest.flatten(leaves, expand_composites=True)
             flat = [part for part in parts if tf.is_tensor(part) or package_of_keras_tensors([part])]
-            others = [t for t in flat if tf.as_dtype(t.dtype).is_integer or tf.as_dtype(t.dtype).is_bool]
-            return [t for t in flat if has_derivative(t)], others
+            dtypes = [tf.as_dtype(part.dtype) for part in flat]
+            return [t for t, d in zip(flat, dtypes, strict=True) if has_derivative(t) or d.is_integer or d.is_bool]
 
-        tensors = [tensor for index in self._indices for tensor in differentiable_tensors(self._leaves[index])]
-        return FlatFunction(self._names, [np.array(tensor) for tensor in tensors], call, step)
+        values = [np.array(tensor) for tensors in self._components.values() for tensor in tensors]
+        return FlatFunction(self._names, values, call, step)
 
 
-def _leaf_to_double_precision(leaf: Any) -> Any:
-    is_number = isinstance(leaf, (float, complex))
-    if isinstance(leaf, (np.ndarray, np.generic)):
-        is_number = np.issubdtype(leaf.dtype, np.inexact) or leaf.dtype == tf.bfloat16.as_numpy_dtype
+def _to_double_precision(leaf: Any) -> Any:
+    """The leaf in float64 or complex128, as a Tensor, if it is a floating-point or complex number, array or Tensor."""
     if isinstance(leaf, float):
-        leaf = tf.constant(leaf, tf.float64)  # By default it would be rounded to float32.
-    elif is_number or variables.as_variable(leaf) is not None:
+        return tf.constant(leaf, tf.float64)  # By default it would be rounded to float32.
+    if isinstance(leaf, complex) or convert.is_inexact_array(leaf) or variables.as_variable(leaf) is not None:
         leaf = tf.convert_to_tensor(leaf)
-    if not differentiable_tensors(leaf):
-        return leaf
-    if isinstance(leaf, (tf.Tensor, tf.RaggedTensor, tf.SparseTensor, tf.IndexedSlices)):
+    if isinstance(leaf, (tf.Tensor, tf.RaggedTensor, tf.SparseTensor, tf.IndexedSlices)) and has_derivative(leaf):
         return tf.cast(leaf, tf.complex128 if leaf.dtype.is_complex else tf.float64)
     return leaf
 
 
-def differentiable_tensors(leaf: Any) -> list[tf.Tensor]:
-    """The differentiable tensors of a leaf; a composite tensor has several."""
-    if not tf.is_tensor(leaf):
-        return []
-    return [part for part in tf.nest.flatten(leaf, expand_composites=True) if has_derivative(part)]
+def _components(leaf: Any) -> list[tf.Tensor]:
+    """The differentiable tensors of a leaf; a composite tensor can have several."""
+    tensors = pytree.tensors_for_gradients(leaf)
+    return tensors if all(map(has_derivative, tensors)) else []

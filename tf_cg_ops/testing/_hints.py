@@ -1,12 +1,11 @@
 """Recognizes common mistakes in the numbers of a wrong gradient."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
-import tensorflow as tf
 
-from ._flat_function import Arrays, FlatFunction, replace_none_by_zeros, to_double_precision, to_tensors
-from ._numeric import NumericDerivatives, directional_derivatives
+from ._flat_function import Arrays, FlatFunction, to_double_precision, to_tensors
+from ._numeric import NumericDerivatives
 from ._report import Reference
 
 _CLOSE = 1e-4
@@ -20,6 +19,9 @@ NOT_LINEAR = (
 TANGENT_NOT_LINEAR = (
     "It is not linear in the tangents, so it has no transpose. A rule of custom_jvp must multiply the tangents by the "
     "Jacobian."
+)
+_SURROGATE = (
+    "straight_through differentiates the surrogate that you pass; to pass a derivative itself, write derivative=."
 )
 _CONJUGATED = "It would be right with the derivative conjugated. TensorFlow's convention is dx = dy * conj(f')."
 
@@ -79,60 +81,42 @@ def hint_from_upstreams(
 
     `intended` is the function whose gradient `function` should have.
     """
+    x, elements = function.values[argument], reference.elements
+    expected, actual = reference.estimate.value, gradient.ravel()[elements]
 
-    def gradient_for(dys: Arrays) -> np.ndarray:
-        _, _, gradients = function.gradients(to_tensors(function.values), to_tensors(dys))
-        gradient = replace_none_by_zeros(gradients, to_tensors(function.values))[argument]
-        return to_double_precision(gradient).ravel()[reference.elements]
+    def gradient_of(function: FlatFunction, dys: Arrays) -> np.ndarray:
+        found = function.gradients(to_tensors(function.values + dys))[0][argument]
+        return (np.zeros_like(x) if found is None else to_double_precision(found)).ravel()[elements]
 
-    expected, actual = reference.estimate.value, gradient.ravel()[reference.elements]
-    if _is_close(actual, expected) or not _is_close(gradient_for(upstream), actual):
+    def gradient_for(part: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        return gradient_of(function, [part(dy) for dy in upstream])
+
+    if _is_close(actual, expected) or not _is_close(gradient_for(np.array), actual):
         return ""
     if intended is not function and len(upstream) == 1 and upstream[0].shape == reference.shape:
-        text = _hint_from_surrogate(intended, upstream[0], argument, actual, reference.elements)
-        if text:
-            return text
+        if _is_close(actual, (upstream[0] * intended.outputs(intended.values)[0]).ravel()[elements]):
+            return f"It is the upstream times the value of like, not times its derivative. {_SURROGATE}"
+        slope = intended.gradient_function(upstream)
+        ones = [(i == argument) * np.ones_like(y) for i, y in enumerate(intended.values)]
+        if _is_close(actual, gradient_of(slope, ones)):
+            return f"It is the derivative of like's derivative. {_SURROGATE}"
     if np.iscomplexobj(actual) and _is_close(np.conj(actual), expected):
         return _CONJUGATED  # The outputs are real.
-    is_complex = any(np.iscomplexobj(dy) for dy in upstream)
-    if is_complex and _is_close(np.conj(gradient_for([np.conj(dy) for dy in upstream])), expected):
+    if any(map(np.iscomplexobj, upstream)) and _is_close(np.conj(gradient_for(np.conj)), expected):
         return _CONJUGATED
-    if _is_close(gradient_for([2 * dy for dy in upstream]), actual):
+    if _is_close(gradient_for(lambda dy: 2 * dy), actual):
         return "It does not depend on the upstream. Multiply it by dy."
-    if any(not _is_close(gradient_for([factor * dy for dy in upstream]), factor * actual) for factor in FACTORS):
-        return NOT_LINEAR
-    ones = [np.ones_like(dy) for dy in upstream]
-    uniform = NumericDerivatives(intended, ones).partial_derivatives(argument, reference.elements)
-    if sum(dy.size for dy in upstream) > 1 and _is_close(gradient_for(ones), uniform.value):
+    for factor in FACTORS:
+        if not _is_close(gradient_for(lambda dy, factor=factor: factor * dy), factor * actual):
+            return NOT_LINEAR
+    uniform = NumericDerivatives(intended, list(map(np.ones_like, upstream))).partial_derivatives(argument, elements)
+    if sum(dy.size for dy in upstream) > 1 and _is_close(gradient_for(np.ones_like), uniform.value):
         return "It is right only for a uniform upstream, so it is not a vector-Jacobian product."
-    if len(upstream) == 1 and upstream[0].size == actual.size == np.prod(reference.shape):
-        directions = [np.zeros_like(x) for x in function.values]
-        directions[argument] = upstream[0].reshape(reference.shape).astype(function.values[argument].dtype)
-        if _is_close(directional_derivatives(intended, directions)[0].value, actual):
+    if len(upstream) == 1 and upstream[0].size == actual.size == x.size:
+        directions = list(map(np.zeros_like, function.values))
+        directions[argument] = upstream[0].reshape(x.shape).astype(x.dtype)
+        if _is_close(NumericDerivatives(intended).tangents(directions)[0].value, actual):
             return "It is the Jacobian times the upstream. A gradient needs the transposed Jacobian."
-    return ""
-
-
-def _hint_from_surrogate(
-    like: FlatFunction, upstream: np.ndarray, argument: int, actual: np.ndarray, elements: np.ndarray
-) -> str:
-    """A hint if the function has the value of `like` as its derivative, or the derivative of its derivative."""
-    tensors, dy = to_tensors(like.values), to_tensors([upstream])
-    with tf.GradientTape() as tape:
-        tape.watch(tensors[argument])
-        (value,), _, gradients = like.gradients(tensors, dy)
-        slope = replace_none_by_zeros(gradients, tensors)[argument]
-    if _is_close(actual, to_double_precision(dy[0] * value).ravel()[elements]):
-        return (
-            "It is the upstream times the value of like, not times its derivative. Pass straight_through the function "
-            "as surrogate, or its derivative as derivative=."
-        )
-    second = tape.gradient(slope, tensors[argument], unconnected_gradients="zero")
-    if _is_close(actual, to_double_precision(second).ravel()[elements]):
-        return (
-            "It is the derivative of like's derivative. straight_through differentiates the surrogate that you pass; "
-            "to pass the derivative itself, write derivative=."
-        )
     return ""
 
 

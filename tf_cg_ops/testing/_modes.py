@@ -1,13 +1,13 @@
 """The modes in which TensorFlow runs a function: by itself, or inside something that is traced as a whole."""
 
 import dataclasses
+import functools
 import tempfile
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import tensorflow as tf
 
-from ._flat_function import FlatFunction, to_tensors
+from ._flat_function import FlatFunction, Results, to_tensors
 from ._report import Tolerances
 
 # The default.
@@ -18,8 +18,6 @@ _MIXED = {"mixed_float16": (tf.float16, 2.0**-11), "mixed_bfloat16": (tf.bfloat1
 # How many roundoffs a few operations on rounded arguments can lose.
 _TOLERATED_ROUNDINGS = 16.0
 
-# Derivatives, or None for some of them, and values.
-Results = tuple[list[Any], list[tf.Tensor]]
 # From flat tensors, one for each argument, to flat results.
 _Flat = Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
 
@@ -33,19 +31,21 @@ def run(mode: str, function: Callable[[list[tf.Tensor]], Results], inputs: Seque
         is_none[:] = [derivative is None for derivative in derivatives]
         return [derivative for derivative in derivatives if derivative is not None], values
 
-    def with_none(results: Results) -> Results:
-        remaining = iter(results[0])
-        return [None if none else next(remaining) for none in is_none], results[1]
-
+    if mode == "eager":
+        return [function(inputs[0])]
     if mode == "vectorized":
         stacked = [tf.stack(tensors) for tensors in zip(*inputs, strict=True)]
         mapped = lambda batch: tf.vectorized_map(without_none, batch, fallback_to_while_loop=False)  # noqa: E731
         batch = tf.function(mapped).get_concrete_function(stacked)(stacked)
-        return [with_none(tf.nest.map_structure(lambda t, i=i: t[i], batch)) for i in range(len(inputs))]
-    if mode == "eager":
-        return [with_none(without_none(inputs[0]))]
-    traced = tf.function(without_none, jit_compile=mode == "xla").get_concrete_function(inputs[0])
-    return [with_none(traced(inputs[0]))]
+        results = [tf.nest.map_structure(lambda t, i=i: t[i], batch) for i in range(len(inputs))]
+    else:
+        traced = tf.function(without_none, jit_compile=mode == "xla").get_concrete_function(inputs[0])
+        results = [traced(inputs[0])]
+    remaining = [iter(derivatives) for derivatives, _ in results]
+    return [
+        ([None if none else next(rest) for none in is_none], values)
+        for rest, (_, values) in zip(remaining, results, strict=True)
+    ]
 
 
 def wrap(mode: str, function: FlatFunction) -> FlatFunction:
@@ -55,21 +55,8 @@ def wrap(mode: str, function: FlatFunction) -> FlatFunction:
     if mode == "functional" and function.derived_from is not None:
         original, upstream = function.derived_from  # A Keras model cannot contain a tape.
         return wrap(mode, original).gradient_function(upstream)
-    outputs, others = function.call(to_tensors(function.values))
-    like = outputs + others
-    count = len(outputs)
-
-    def flat(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        results = function.call(tensors)
-        return results[0] + results[1]
-
-    wrapped = _in_precision(_MIXED[mode][0], flat, like) if mode in _MIXED else _WRAPPERS[mode](flat, like, function)
-
-    def call(tensors: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        results = wrapped(tensors)
-        return results[:count], results[count:]
-
-    return dataclasses.replace(function, call=call)
+    like = function.call(to_tensors(function.values))
+    return dataclasses.replace(function, call=_WRAPPERS[mode](function.call, like, function))
 
 
 def tolerances_in(mode: str, tolerances: Tolerances, size: float) -> Tolerances:
@@ -121,7 +108,7 @@ def _functional(flat: _Flat, _: Sequence[tf.Tensor], function: FlatFunction) -> 
     return lambda tensors: tf.nest.flatten(model(list(tensors)))
 
 
-def _in_precision(dtype: tf.DType, flat: _Flat, like: Sequence[tf.Tensor]) -> _Flat:
+def _in_precision(dtype: tf.DType, flat: _Flat, like: Sequence[tf.Tensor], _: FlatFunction) -> _Flat:
     """The function gets its real arguments in half precision, as in a layer with that policy."""
 
     def call(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -131,5 +118,11 @@ def _in_precision(dtype: tf.DType, flat: _Flat, like: Sequence[tf.Tensor]) -> _F
     return call
 
 
-_WRAPPERS = {"while_loop": _while_loop, "cond": _cond, "saved_model": _saved_model, "functional": _functional}
-KNOWN_MODES = (*MODES, *_WRAPPERS, *_MIXED)
+_WRAPPERS: dict[str, Callable[[_Flat, Sequence[tf.Tensor], FlatFunction], _Flat]] = {
+    "while_loop": _while_loop,
+    "cond": _cond,
+    "saved_model": _saved_model,
+    "functional": _functional,
+    **{mode: functools.partial(_in_precision, dtype) for mode, (dtype, _) in _MIXED.items()},
+}
+KNOWN_MODES = (*MODES, *_WRAPPERS)

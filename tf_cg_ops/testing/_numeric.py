@@ -5,7 +5,7 @@ argument and shrink until the derivatives agree. If rounding prevents that, larg
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -47,15 +47,11 @@ class Estimate:
 
     def multiply(self, factor: float) -> "Estimate":
         """The estimate for quantities that are `factor` times as large."""
-        return Estimate(*(factor * part for part in dataclasses.astuple(self)))
+        return Estimate(factor * self.value, *(abs(factor) * part for part in dataclasses.astuple(self)[1:]))
 
 
-@dataclasses.dataclass(frozen=True)
-class Change:
-    """The net changes of quantities, and the sizes of the changes before these cancel."""
-
-    net: np.ndarray
-    size: np.ndarray
+# The net changes of quantities, and the sizes of the changes before these cancel.
+Change = tuple[np.ndarray, np.ndarray]
 
 
 @np.errstate(all="ignore")  # An overflow shows as a number that is not finite.
@@ -77,8 +73,8 @@ def estimate_derivative(
     for h in _steps(unit, step):
         sizes = [h, h * _RATIO, h * _RATIO**2]
         plus, minus = [change(size) for size in sizes], [change(-size) for size in sizes]
-        odd = [(p.net - m.net) / (2 * size) for p, m, size in zip(plus, minus, sizes, strict=True)]
-        even = [p.net + m.net for p, m in zip(plus, minus, strict=True)]
+        odd = [(p - m) / (2 * size) for (p, _), (m, _), size in zip(plus, minus, sizes, strict=True)]
+        even = [p + m for (p, _), (m, _) in zip(plus, minus, strict=True)]
         square = _RATIO**2  # Each extrapolation removes the next even power of h.
         coarse, fine = (odd[1] - square * odd[0]) / (1 - square), (odd[2] - square * odd[1]) / (1 - square)
         value = (fine - square**2 * coarse) / (1 - square**2)
@@ -86,12 +82,9 @@ def estimate_derivative(
         rounding = _ROUNDING * magnitude / h
         error = np.abs(value - fine) + not_smooth + rounding
         error = np.where(np.isfinite(error), error, np.inf)
-        scale = np.maximum(plus[2].size, minus[2].size) / sizes[2]
+        scale = np.maximum(plus[2][1], minus[2][1]) / sizes[2]
         estimate = Estimate(value, error, scale, rounding, noise)
-        if best is None:
-            best = estimate
-        else:
-            best = _choose_better(best, estimate, below_resolution=h < _FLOAT32_RESOLUTION * unit)
+        best = _choose_better(best or estimate, estimate, below_resolution=h < _FLOAT32_RESOLUTION * unit)
         if np.all(np.isfinite(best.error) & (best.error <= np.maximum(_ACCURATE * best.scale, negligible))):
             break
     assert best is not None
@@ -102,19 +95,17 @@ def _choose_better(best: Estimate, new: Estimate, below_resolution: bool) -> Est
     is_better = new.error < best.error
     if below_resolution:  # If nothing changes for such a small step, trust a larger one that saw a change.
         is_better &= (new.scale > 0) | (best.error > 0.01 * best.scale)
-    pairs = zip(dataclasses.astuple(best), dataclasses.astuple(new), strict=True)
-    return Estimate(*(np.where(is_better, new_part, best_part) for best_part, new_part in pairs))
+    return Estimate(*(np.where(is_better, new_part, old_part) for old_part, new_part in _columns([best, new])))
 
 
 def _steps(unit: float, step: float | None) -> list[float]:
     """The steps, in the order in which they are tried. `step` is relative."""
     if step is not None:
         return [step * unit]
-    smaller = [10.0**-k * unit for k in range(2, 10)]
     larger = [0.1 * unit]
     while larger[-1] < 0.01:
         larger.append(10 * larger[-1])
-    return smaller + larger
+    return [10.0**-k * unit for k in range(2, 10)] + larger
 
 
 def element_sizes(x: np.ndarray) -> np.ndarray:
@@ -129,12 +120,6 @@ def typical_size(x: np.ndarray) -> float:
     return float(norm(nonzero) / np.sqrt(nonzero.size)) if nonzero.size else 1.0
 
 
-def changes_of(outputs: Arrays, center: Arrays) -> Arrays:
-    """The differences between these outputs and the outputs at the center; 0 between equal infinities."""
-    with np.errstate(invalid="ignore"):
-        return [np.where(y == y0, 0.0, y - y0) for y, y0 in zip(outputs, center, strict=True)]
-
-
 def norm(terms: np.ndarray) -> np.ndarray:
     """The Euclidean norm, without overflow or underflow."""
     largest = np.max(np.abs(terms), initial=0.0)
@@ -144,17 +129,35 @@ def norm(terms: np.ndarray) -> np.ndarray:
 
 
 class NumericDerivatives:
-    """The derivatives of Re sum(conj(dy) * f), TensorFlow's gradient, by single elements and along directions."""
+    """The derivatives of Re sum(conj(dy) * f), TensorFlow's gradient; without an upstream, of each element of f."""
 
-    def __init__(self, function: FlatFunction, upstream: Arrays) -> None:
-        self._function = function
-        self._upstream = upstream
+    def __init__(self, function: FlatFunction, upstream: Arrays | None = None) -> None:
+        self._function, self._upstream = function, upstream
         self._center = function.outputs(function.values)
-        self._magnitude = norm(self._contract(finite_part(self._center), np.abs))
+        terms = np.abs(self._terms([np.where(np.isfinite(y), y, 0.0) for y in self._center]))
+        self._magnitude = terms if upstream is None else norm(terms)
 
-    def _contract(self, arrays: Arrays, part: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-        terms = [part(np.conj(dy) * array).ravel() for dy, array in zip(self._upstream, arrays, strict=True)]
-        return np.concatenate(terms)
+    def _terms(self, outputs: Arrays) -> np.ndarray:
+        weighted = outputs
+        if self._upstream is not None:
+            weighted = [np.conj(dy) * y for dy, y in zip(self._upstream, outputs, strict=True)]
+        return np.concatenate([y.ravel() for y in weighted])
+
+    def _along(self, directions: Mapping[int, np.ndarray], unit: float = 1.0, negligible: float = 0.0) -> Estimate:
+        """The derivative along directions of some arguments, by number."""
+
+        def change(t: float) -> Change:
+            values = list(self._function.values)
+            for i, direction in directions.items():  # Adding zero would change the sign of -0.0.
+                values[i] = np.where(direction == 0, values[i], values[i] + t * direction)
+            pairs = zip(self._function.outputs(values), self._center, strict=True)
+            with np.errstate(invalid="ignore"):
+                terms = self._terms([np.where(y == y0, 0.0, y - y0) for y, y0 in pairs])  # 0 for equal infinities.
+            if self._upstream is None:
+                return terms, np.abs(terms)
+            return np.asarray(np.sum(terms.real)), norm(terms.real)
+
+        return estimate_derivative(change, self._magnitude, unit, self._function.step, negligible)
 
     def partial_derivatives(self, argument: int, elements: np.ndarray) -> Estimate:
         """The derivatives by these elements of an argument, or by their real and imaginary parts."""
@@ -165,57 +168,25 @@ class NumericDerivatives:
         for element in elements:
             parts = []
             for direction in (1.0, 1j) if np.iscomplexobj(x) else (1.0,):
-                change = self._change_along_element(argument, int(element), direction)
-                unit, negligible = float(units[element]), _NEGLIGIBLE * largest
-                parts.append(estimate_derivative(change, self._magnitude, unit, self._function.step, negligible))
-                largest = max(largest, float(parts[-1].scale))
-            value = parts[0].value + 1j * parts[1].value if len(parts) == 2 else parts[0].value
-            rest = [
-                np.asarray(sum(getattr(p, name) for p in parts)) for name in ("error", "scale", "rounding", "noise")
-            ]
-            estimates.append(Estimate(value, *rest))
-        columns = zip(*(dataclasses.astuple(estimate) for estimate in estimates), strict=True)
-        return Estimate(*(np.array(column) for column in columns)) if estimates else Estimate(*[np.zeros(0)] * 5)
-
-    def _change_along_element(self, argument: int, element: int, direction: complex) -> Callable[[float], Change]:
-        def change(t: float) -> Change:
-            moved = self._function.values[argument].copy()
-            moved.reshape(-1)[element] += t * direction
-            return self._change(argument, moved)
-
-        return change
+                one_hot = np.zeros_like(x)
+                one_hot.reshape(-1)[element] = direction
+                part = self._along({argument: one_hot}, float(units[element]), _NEGLIGIBLE * largest)
+                parts.append(dataclasses.replace(part, value=direction * part.value))
+                largest = max(largest, float(part.scale))
+            estimates.append(Estimate(*map(sum, _columns(parts))))
+        return Estimate(*map(np.array, _columns(estimates))) if estimates else Estimate(*[np.zeros(0)] * 5)
 
     def directional_derivative(self, argument: int, directions: Arrays) -> list[Estimate]:
         """The derivative along a direction of all elements of an argument."""
+        return [self._along({argument: directions[0]})]
 
-        def change(t: float) -> Change:
-            return self._change(argument, self._function.values[argument] + t * directions[0])
-
-        return [estimate_derivative(change, self._magnitude, 1.0, self._function.step)]
-
-    def _change(self, argument: int, moved: np.ndarray) -> Change:
-        values = list(self._function.values)
-        values[argument] = moved
-        terms = self._contract(changes_of(self._function.outputs(values), self._center), np.real)
-        return Change(np.asarray(np.sum(terms)), norm(terms))
+    def tangents(self, directions: Arrays) -> list[Estimate]:
+        """Without an upstream: the derivative of each output along directions of all arguments."""
+        estimate = self._along(dict(enumerate(directions)))
+        splits = np.cumsum([y.size for y in self._center])[:-1]
+        parts = [np.split(part, splits) for part in dataclasses.astuple(estimate)]
+        return [Estimate(*of_output) for of_output in zip(*parts, strict=True)]
 
 
-def directional_derivatives(function: FlatFunction, directions: Arrays) -> list[Estimate]:
-    """The derivative of each output along a direction of all arguments."""
-    center = function.outputs(function.values)
-    magnitude = np.concatenate([np.abs(y).ravel() for y in finite_part(center)])
-
-    def change(t: float) -> Change:
-        moved = [x + t * v for x, v in zip(function.values, directions, strict=True)]
-        net = np.concatenate([part.ravel() for part in changes_of(function.outputs(moved), center)])
-        return Change(net, np.abs(net))
-
-    estimate = estimate_derivative(change, magnitude, 1.0, function.step)
-    splits = np.cumsum([y.size for y in center])[:-1]
-    parts_by_output = zip(*(np.split(part, splits) for part in dataclasses.astuple(estimate)), strict=True)
-    return [Estimate(*parts) for parts in parts_by_output]
-
-
-def finite_part(arrays: Arrays) -> Arrays:
-    """The arrays, with zeros for infinities and nan, which have no size."""
-    return [np.where(np.isfinite(array), array, 0.0) for array in arrays]
+def _columns(estimates: Sequence[Estimate]) -> Iterable[tuple[np.ndarray, ...]]:
+    return zip(*map(dataclasses.astuple, estimates), strict=True)

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import text
 
-from ._flat_function import API, Arguments, Arrays, FlatFunction, to_tensors
-from ._numeric import Estimate, NumericDerivatives, directional_derivatives, element_sizes, typical_size
+from ._flat_function import API, Arguments, Arrays, FlatFunction, has_derivative, numbered, to_tensors
+from ._numeric import Estimate, NumericDerivatives, element_sizes, typical_size
 from ._report import Reference, exact_reference
 
 _NUMERIC = "numeric differentiation"
@@ -68,6 +68,16 @@ def numeric_gradients(
     return references
 
 
+def numeric_tangents(function: FlatFunction, numbers: RandomNumbers) -> tuple[Arrays, list[Reference]]:
+    """Directions of the arguments, and one reference for each output."""
+    values = list(filter(has_derivative, function.call(to_tensors(function.values))))
+    directions, estimates = _choose_directions(numbers, function.values, NumericDerivatives(function).tangents)
+    return directions, [
+        Reference(name, tuple(value.shape), value.dtype, _NUMERIC, np.arange(estimate.value.size), estimate)
+        for name, value, estimate in zip(numbered("value", len(values)), values, estimates, strict=True)
+    ]
+
+
 def _choose_directions(
     numbers: RandomNumbers, values: Arrays, differentiate: Callable[[Arrays], list[Estimate]]
 ) -> tuple[Arrays, list[Estimate]]:
@@ -80,29 +90,12 @@ def _choose_directions(
     for min_move in (_MIN_MOVE, 0.0):
         directions = [numbers.draw_direction(x, min_move) for x in values]
         estimates = differentiate(directions)
-        error = max((np.max(e.error, initial=0.0) for e in estimates), default=0.0)
-        scale = max((np.max(e.scale, initial=0.0) for e in estimates), default=0.0)
-        if error <= _ACCURATE * scale:
-            return directions, estimates
+        error, scale = (max(np.max(getattr(e, part), initial=0.0) for e in estimates) for part in ("error", "scale"))
         candidates.append((error, directions, estimates))
+        if error <= _ACCURATE * scale:
+            break
     _, directions, estimates = min(candidates, key=lambda candidate: candidate[0])
     return directions, estimates
-
-
-def numeric_tangents(function: FlatFunction, numbers: RandomNumbers) -> tuple[Arrays, list[Reference]]:
-    """Directions of the arguments, and one reference for each output."""
-    values, _ = function.call(to_tensors(function.values))
-    differentiate = functools.partial(directional_derivatives, function)
-    directions, estimates = _choose_directions(numbers, function.values, differentiate)
-    return directions, [
-        Reference(name, tuple(value.shape), value.dtype, _NUMERIC, np.arange(estimate.value.size), estimate)
-        for name, value, estimate in zip(value_names(len(values)), values, estimates, strict=True)
-    ]
-
-
-def value_names(count: int) -> list[str]:
-    """The names of the outputs."""
-    return ["value"] if count == 1 else [f"value[{i}]" for i in range(count)]
 
 
 def intended_gradients(
@@ -118,8 +111,7 @@ def intended_gradients(
             f"{API}: intended_gradient must return arrays of the shapes {expected} (one for each of "
             f"{text.quoted(function.names)}) for '{function_name}', got {got}. Return None for zeros."
         )
-    references = []
-    for name, gradient, x in zip(function.names, gradients, function.values, strict=True):
-        array = np.zeros_like(x) if gradient is None else np.asarray(gradient, x.dtype)
-        references.append(exact_reference(name, array, tf.as_dtype(array.dtype), "intended_gradient"))
-    return references
+    return [
+        exact_reference(name, np.zeros_like(x) if g is None else np.asarray(g, x.dtype), x.dtype, "intended_gradient")
+        for name, g, x in zip(function.names, gradients, function.values, strict=True)
+    ]

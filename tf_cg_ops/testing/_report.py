@@ -2,12 +2,15 @@
 
 import dataclasses
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from ._flat_function import API
+from tf_cg_ops._src.core import text
+
+from ._flat_function import API, to_double_precision
 from ._numeric import Estimate
 
 # How many times the numeric derivative's own error is tolerated. The largest element's tolerance is the limit, so that
@@ -16,10 +19,17 @@ _TOLERATED_ERRORS = 10.0
 # The largest part of the largest derivative that the rounding of a large value may hide.
 _MAX_HIDDEN = 0.1
 _MAX_LENGTH = 400
-# The orders whose numbers depend on the upstream gradient.
-_UPSTREAM_ORDERS = ("first", "second")
+# What is compared at each order, and for what.
+_FOR_AN_UPSTREAM = "for a random upstream gradient (seed {seed}) "
+_QUANTITIES = {
+    "value": ("the value of '{function}' ({name})", ""),
+    "first": ("the gradient of '{function}' with respect to '{name}'{case}", _FOR_AN_UPSTREAM),
+    "second": ("the second-order gradient of '{function}' with respect to '{name}'{case}", _FOR_AN_UPSTREAM),
+    "tangent": ("the tangent of '{function}' ({name}){case}", "for random tangents (seed {seed}) "),
+}
 # Stands for an index in the comparison of a directional derivative.
 _ALL_ELEMENTS = "all, along a random direction"
+_NONE = "The gradient is None: for TensorFlow, the value does not depend on the argument."
 # Lines that TensorFlow puts before the message, in errors of graphs.
 _GRAPH_NOISE = ("Graph execution error:", "Detected at node", "<stack traces unavailable>", "File ")
 
@@ -45,6 +55,10 @@ class Reference:
     def size(self) -> float:
         """The size of the largest number's terms."""
         return float(np.max(self.estimate.scale, initial=0.0, where=np.isfinite(self.estimate.scale)))
+
+
+# Returns the likely mistake, given a reference and wrong numbers; or an empty string.
+Hint = Callable[[Reference, np.ndarray], str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +102,11 @@ class Comparison:
     raised: bool = False
 
     @property
+    def _got(self) -> str:
+        """`analytic` as text."""
+        return "None" if self.is_none else f"{self.analytic:.9g}"
+
+    @property
     def ratio(self) -> complex:
         """`analytic / numeric`."""
         return self.analytic / self.numeric if self.numeric else (1.0 if self.analytic == 0 else float("inf"))
@@ -122,74 +141,43 @@ class GradientReport:
 
     def failure_text(self) -> str:
         """A message for each mistake, followed by the table."""
-        same: dict[tuple[Any, ...], list[Comparison]] = {}
-        for failure in self.failures:
-            same.setdefault(_fault(failure), []).append(failure)
-        return "\n".join([*(self._message(failures) for failures in same.values()), str(self)])
+        same: dict[Any, list[Comparison]] = {}
+        for c in self.failures:  # Failures that differ only in the mode, and in the rounding of the numbers, are one.
+            rounded = f"{c.analytic:.4g} {c.numeric:.4g}"
+            same.setdefault((c.order, c.name, c.raised, c.problem, c.is_none, c.element, rounded), []).append(c)
+        return "\n".join([*map(self._message, same.values()), str(self)])
 
     def _message(self, failures: list[Comparison]) -> str:
         failure = failures[0]
-        names = ", ".join(f"'{failure.mode}'" for failure in failures)
+        names = text.quoted(failure.mode for failure in failures)
         where = f"in mode {names}" if len(failures) == 1 else f"in the modes {names}"
         name, bracket, case = failure.name.partition(" (")
-        argument = f"'{name}'{bracket}{case}"
-        quantity = {
-            "value": f"the value of '{self.function}' ({failure.name})",
-            "first": f"the gradient of '{self.function}' with respect to {argument}",
-            "second": f"the second-order gradient of '{self.function}' with respect to {argument}",
-            "tangent": f"the tangent of '{self.function}' ({failure.name})",
-        }[failure.order]
+        values = {"function": self.function, "name": name, "case": bracket + case, "seed": self.seed}
+        quantity, condition = (part.format(**values) for part in _QUANTITIES[failure.order])
         if failure.raised:
             return (
                 f"{API}: {quantity} could not be computed {where}: {failure.problem}. If TensorFlow cannot run the "
                 "function in that mode, leave it out of modes."
             )
+        subject = f"{API}: {quantity} is wrong {where}: "
         if failure.problem:
-            advice = " A gradient has the dtype and shape of its argument." if failure.order in _UPSTREAM_ORDERS else ""
-            return f"{API}: {quantity} is wrong {where}: {failure.problem}{advice}"
-        condition = ""
-        if failure.order in _UPSTREAM_ORDERS:
-            condition = f"for a random upstream gradient (seed {self.seed}) "
-        elif failure.order == "tangent":
-            condition = f"for random tangents (seed {self.seed}) "
+            is_gradient = failure.order in ("first", "second")
+            return f"{subject}{failure.problem}{' A gradient has the dtype and shape of its argument.' * is_gradient}"
         places = {_ALL_ELEMENTS: " along a random direction of all elements", "[]": ""}
-        text = (
-            f"{API}: {quantity} is wrong {where}: {condition}it must be {format_number(failure.numeric)} "
-            f"({failure.source}){places.get(failure.element, f' at element {failure.element}')}, got "
-            f"{'None' if failure.is_none else format_number(failure.analytic)} (ratio {format_number(failure.ratio)}; "
-            f"{failure.checked} of {failure.size} elements checked)."
-        )
-        return f"{text} {failure.hint}".rstrip()
+        return (
+            f"{subject}{condition}it must be {failure.numeric:.9g} ({failure.source})"
+            f"{places.get(failure.element, f' at element {failure.element}')}, got {failure._got} (ratio "
+            f"{failure.ratio:.9g}; {failure.checked} of {failure.size} elements checked). {failure.hint}"
+        ).rstrip()
 
 
-def _fault(failure: Comparison) -> tuple[Any, ...]:
-    """A key that is equal for failures that differ only in the mode, and in the rounding of the numbers."""
-    numbers = [f"{number:.4g}" for number in (failure.analytic, failure.numeric)]
-    kind = (failure.order, failure.name, failure.raised, failure.problem, failure.is_none)
-    return (*kind, failure.element, *numbers)
-
-
-def _row(comparison: Comparison) -> tuple[str, ...]:
-    state = "ok" if comparison.passed else "NOT RUN" if comparison.raised else "WRONG"
-    where = (comparison.mode, comparison.order, comparison.name)
-    if comparison.problem:
-        return (*where, "", "", "", "", "", "", "", state)
-    return (
-        *where,
-        f"{comparison.checked} of {comparison.size}",
-        f"{comparison.error:.1e}",
-        f"{comparison.tolerance:.1e}",
-        comparison.element,
-        "None" if comparison.is_none else format_number(comparison.analytic),
-        format_number(comparison.numeric),
-        format_number(comparison.ratio),
-        state,
-    )
-
-
-def format_number(number: complex) -> str:
-    """The number with nine digits."""
-    return f"{number:.9g}"
+def _row(c: Comparison) -> tuple[str, ...]:
+    state = "ok" if c.passed else "NOT RUN" if c.raised else "WRONG"
+    numbers: tuple[str, ...] = ("",) * 7
+    if not c.problem:
+        errors = f"{c.error:.1e}", f"{c.tolerance:.1e}"
+        numbers = (f"{c.checked} of {c.size}", *errors, c.element, c._got, f"{c.numeric:.9g}", f"{c.ratio:.9g}")
+    return (c.mode, c.order, c.name, *numbers, state)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,89 +197,68 @@ class Tolerances:
         return self.atol + relative + own_error + rounding + noise
 
 
-def compare_with_reference(
-    reference: Reference,
-    actual: np.ndarray,
-    dtype: tf.DType,
-    tolerances: Tolerances,
-    nonfinite_may_agree: bool,
-    **where: Any,
+def compare(
+    mode: str, order: str, reference: Reference, actual: Any, tolerances: Tolerances, hint: Hint | None = None
 ) -> Comparison:
-    """Finds the worst element. Numbers that are not finite are wrong; values may agree on them, gradients may not."""
-    where = {"name": reference.name, "source": reference.source, **where}
-    if dtype != reference.dtype or actual.shape != reference.shape:
-        problem = (
-            f"it must be {_dtype_and_shape(reference.dtype, reference.shape)}, got "
-            f"{_dtype_and_shape(dtype, actual.shape)}."
-        )
-        return Comparison(passed=False, problem=problem, **where)
-    numbers, expected, allowed = _select_elements(reference, actual, tolerances)
-    where.update(checked=reference.elements.size, size=actual.size)
-    if not numbers.size:
+    """Finds the worst element of a Tensor, or None for zeros.
+
+    Only derivatives have a hint. Values may be infinite or nan where the reference is; derivatives may not.
+    """
+    array = np.zeros(reference.shape) if actual is None else to_double_precision(actual)
+    where: dict[str, Any] = {"mode": mode, "order": order, "name": reference.name, "source": reference.source}
+    where.update(checked=reference.elements.size, size=array.size, is_none=actual is None)
+    if array.shape != reference.shape or (actual is not None and actual.dtype != reference.dtype):
+        wanted, got = f"{reference.dtype.name} of shape {list(reference.shape)}", f"{list(array.shape)}."
+        return Comparison(passed=False, problem=f"it must be {wanted}, got {actual.dtype.name} of shape {got}", **where)
+    if not array.size:
         return Comparison(passed=True, **where)
+    numbers, expected = array.ravel()[reference.elements], reference.estimate.value
+    allowed = tolerances.of(reference.estimate)
+    if reference.direction is not None and reference.directional_derivative is not None:
+        numbers = np.append(numbers, np.sum(np.real(np.conj(array) * reference.direction)))
+        expected = np.append(expected, reference.directional_derivative.value)
+        allowed = np.append(allowed, tolerances.of(reference.directional_derivative))
     with np.errstate(all="ignore"):
         agree = (numbers == expected) | (np.isnan(numbers) & np.isnan(expected))
         finite = np.isfinite(numbers) & np.isfinite(expected)
-        errors = np.where(finite, np.abs(numbers - expected), np.where(agree & nonfinite_may_agree, 0.0, np.inf))
+        errors = np.where(finite, np.abs(numbers - expected), np.where(agree & (hint is None), 0.0, np.inf))
         excess = np.nan_to_num(errors / np.maximum(allowed, np.finfo(float).tiny), nan=np.inf)
     worst = int(np.argmax(excess))
+    element = _ALL_ELEMENTS
+    if worst < reference.elements.size:
+        element = str([int(i) for i in np.unravel_index(reference.elements[worst], reference.shape)])
+    passed = bool(np.all((errors <= allowed) & np.isfinite(allowed)))
+    text = ""
+    if hint is not None and not passed:
+        with np.errstate(all="ignore"):
+            text = _NONE if actual is None else hint(reference, array)
     return Comparison(
-        passed=bool(np.all((errors <= allowed) & np.isfinite(allowed))),
-        element=_label(reference, worst),
-        analytic=_to_python_number(numbers[worst]),
-        numeric=_to_python_number(expected[worst]),
+        passed=passed,
+        element=element,
+        analytic=numbers[worst].item(),
+        numeric=expected[worst].item(),
         error=float(errors[worst]),
         tolerance=float(allowed[worst]),
+        hint=text,
         **where,
     )
 
 
-def _select_elements(
-    reference: Reference, actual: np.ndarray, tolerances: Tolerances
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The actual and the expected numbers to compare, and their tolerances."""
-    numbers, expected = actual.ravel()[reference.elements], reference.estimate.value
-    allowed = tolerances.of(reference.estimate)
-    if reference.direction is not None and reference.directional_derivative is not None:
-        terms = np.real(np.conj(actual) * reference.direction)
-        numbers = np.append(numbers, np.sum(terms))
-        expected = np.append(expected, reference.directional_derivative.value)
-        allowed = np.append(allowed, tolerances.of(reference.directional_derivative))
-    return numbers, expected, allowed
-
-
-def _label(reference: Reference, position: int) -> str:
-    """What a compared number belongs to."""
-    if position == reference.elements.size:
-        return _ALL_ELEMENTS
-    return str([int(i) for i in np.unravel_index(reference.elements[position], reference.shape)])
-
-
-def _to_python_number(value: Any) -> complex:
-    return complex(value) if np.iscomplexobj(value) else float(value)
-
-
-def _dtype_and_shape(dtype: tf.DType, shape: tuple[int, ...]) -> str:
-    return f"{dtype.name} of shape {list(shape)}"
-
-
-def exact_reference(name: str, value: np.ndarray, dtype: tf.DType, source: str) -> Reference:
+def exact_reference(name: str, value: np.ndarray, dtype: Any, source: str) -> Reference:
     """A reference that is exact up to its last digits."""
     flat = value.ravel()
     size = np.where(np.isfinite(flat), np.abs(flat), 0.0)
     zeros = np.zeros(flat.size)
-    scale = size + 1e-3 * np.max(size, initial=0.0)
-    return Reference(name, value.shape, dtype, source, np.arange(flat.size), Estimate(flat, zeros, scale, zeros, zeros))
+    estimate = Estimate(flat, zeros, size + 1e-3 * np.max(size, initial=0.0), zeros, zeros)
+    return Reference(name, value.shape, tf.as_dtype(dtype), source, np.arange(flat.size), estimate)
 
 
 def in_one_line(error: Exception) -> str:
     """The type of an error and the line with its message, without the final period."""
-    text = str(error)
-    if text.startswith("in user code:"):  # AutoGraph indents: files by 4, their lines by 8, the message by 4 again.
-        lines = [re.sub(r"^\s+(\w+(Error|Exception): )?", "", s) for s in text.splitlines() if re.match(r" {4}\S", s)]
-    else:
-        lines = [line for line in text.splitlines() if re.match(r"\S", line)]
-    line = next((line for line in lines if not line.startswith(_GRAPH_NOISE)), "")
+    lines = str(error).splitlines()
+    if lines[:1] == ["in user code:"]:  # AutoGraph indents: files by 4, their lines by 8, the message by 4 again.
+        lines = [re.sub(r"^\s+(\w+(Error|Exception): )?", "", line) for line in lines if re.match(r" {4}\S", line)]
+    line = next((line for line in lines if re.match(r"\S", line) and not line.startswith(_GRAPH_NOISE)), "")
     line = re.sub(r"\s*\[Op:\w+\].*$", "", line)
     shortened = line if len(line) <= _MAX_LENGTH else f"{line[:_MAX_LENGTH]} [...]"
     return f"{type(error).__name__}: {shortened}".rstrip(" .:")
