@@ -14,7 +14,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 from build_ops import aarch64, compiler, cuda, sources
 
-from ..support.processes import run_interpreter
+from ..support.processes import run_interpreter, run_script
 from ..support.sources import ROOT
 
 LIBRARY, WITH_CC = cg.sysconfig.get_lib(), cg.sysconfig.get_lib_with_cc()
@@ -173,7 +173,7 @@ def test_both_libraries_build_for_another_kind_of_processor(capfd):
 
 def test_bazel_compiles_as_setup_py_does(tmp_path):
     """As a script tells Bazel."""
-    found = json.loads(run_interpreter([sys.executable, ROOT / "bazel" / "find_tensorflow.py"], tmp_path).stdout)
+    found = json.loads(run_script(ROOT / "bazel" / "find_tensorflow.py", cwd=tmp_path).stdout)
     flags = tf.sysconfig.get_compile_flags()
     hardening = compiler.hardening_flags(compiler.find_compiler())
     assert found["compile_flags"] == [*compiler.COMPILE_FLAGS, *hardening, *flags[1:]]
