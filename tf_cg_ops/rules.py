@@ -211,7 +211,7 @@ def elementwise(op: tf.Operation) -> bool:
 
 @_rule
 def masked(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
-    """TensorFlow's gradient of an op that works element by element, with zero wherever the upstream gradient is zero."""
+    """The gradient of an op that works element by element, which is zero wherever the upstream gradient is."""
     if op.type not in elementwise_ops.TYPES:
         raise ValueError(
             f"rules.masked: op must work element by element, as Log and Mul do, got '{op.name}' ({op.type}). Write "

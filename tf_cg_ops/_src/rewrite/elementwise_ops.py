@@ -7,23 +7,25 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.custom_gradient import traced_rule
 from tf_cg_ops._src.custom_gradient.graph_rule import attach
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.rewrite.overridden_op import OverriddenOp
 
-# Their gradients select, add or change the sign, so they make no nan of a zero.
-KEEP_ZERO = frozenset(
-    "Add AddN AddV2 Cast Ceil ClipByValue Complex Conj Elu Floor FloorDiv Imag LeakyRelu Maximum Minimum Neg NextAfter "
-    "Real Relu Relu6 Rint Round Selu Sign Sub TruncateDiv".split()  # noqa: SIM905
-)
-# Their gradients multiply by numbers that can be infinite or nan.
-MULTIPLY = frozenset(
-    "Abs Acos Acosh Angle Asin Asinh Atan Atan2 Atanh BesselI0 BesselI0e BesselI1 BesselI1e BesselJ0 BesselJ1 BesselK0 "
-    "BesselK0e BesselK1 BesselK1e BesselY0 BesselY1 Betainc ComplexAbs Cos Cosh Dawsn Digamma Div DivNoNan EluGrad Erf "
-    "Erfc Erfinv Exp Expint Expm1 FloorMod FresnelCos FresnelSin Igamma Igammac Inv InvGrad LeakyReluGrad Lgamma Log "
-    "Log1p Mul MulNoNan Ndtri Polygamma Pow RealDiv Reciprocal ReciprocalGrad Relu6Grad ReluGrad Rsqrt RsqrtGrad "
-    "SeluGrad Sigmoid SigmoidGrad Sin Sinh Softplus SoftplusGrad Softsign Spence Sqrt SqrtGrad Square SquaredDifference "
-    "Tan Tanh TanhGrad Xdivy Xlog1py Xlogy Zeta".split()  # noqa: SIM905
+KEEP_ZERO, MULTIPLY = (
+    frozenset(names.split())
+    for names in (
+        # Their gradients select, add or change the sign, so they make no nan of a zero.
+        "Add AddN AddV2 Cast Ceil ClipByValue Complex Conj Elu Floor FloorDiv Imag LeakyRelu Maximum Minimum Neg "
+        "NextAfter Real Relu Relu6 Rint Round Selu Sign Sub TruncateDiv",
+        # Their gradients multiply by numbers that can be infinite or nan.
+        "Abs Acos Acosh Angle Asin Asinh Atan Atan2 Atanh BesselI0 BesselI0e BesselI1 BesselI1e BesselJ0 BesselJ1 "
+        "BesselK0 BesselK0e BesselK1 BesselK1e BesselY0 BesselY1 Betainc ComplexAbs Cos Cosh Dawsn Digamma Div "
+        "DivNoNan EluGrad Erf Erfc Erfinv Exp Expint Expm1 FloorMod FresnelCos FresnelSin Igamma Igammac Inv InvGrad "
+        "LeakyReluGrad Lgamma Log Log1p Mul MulNoNan Ndtri Polygamma Pow RealDiv Reciprocal ReciprocalGrad Relu6Grad "
+        "ReluGrad Rsqrt RsqrtGrad SeluGrad Sigmoid SigmoidGrad Sin Sinh Softplus SoftplusGrad Softsign Spence Sqrt "
+        "SqrtGrad Square SquaredDifference Tan Tanh TanhGrad Xdivy Xlog1py Xlogy Zeta",
+    )
 )
 TYPES = KEEP_ZERO | MULTIPLY
 
@@ -88,7 +90,8 @@ def _masked(
                     sums[i] = part if sums[i] is None else sums[i] + part
         return [_sum_to(g, tensor, like) for g, tensor in zip(sums, tensors, strict=True)]
 
-    attached = iter(attach(_WORDING, name, results, tensors, backward))
+    with traced_rule.derivative(traced_rule.current_order()):  # A file has two orders, since each multiplies its size.
+        attached = iter(attach(_WORDING, name, results, tensors, backward))
     return [next(attached) if i in positions else None for i in range(len(values))]
 
 

@@ -54,8 +54,8 @@ def attach_rule(
 
     `place` follows the name of the op in messages.
     """
-    # A gradient that reads an output captures it, and TensorFlow then sends it zeros, of which the op's own gradient can
-    # make nan.
+    # A gradient that reads an output captures it, and TensorFlow then sends it zeros. The op's own gradient can make
+    # these nan.
     outputs = [tf.stop_gradient(output) if tf_internal.is_trainable(output) else output for output in outputs]
     wording = _wording(api, rule)
     name = f"{op.name} ({op.type}){place}"
