@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
@@ -42,7 +43,7 @@ def is_elementwise(op: Any) -> bool:
 
 def masked_gradients(op: Any, dy: tf.Tensor, built_in: Callable[..., list[Any]]) -> list[tf.Tensor | None]:
     """The gradients of an op that multiplies, with zeros where `dy` is zero. `built_in` is TensorFlow's gradient."""
-    values = op.values if isinstance(op, OverriddenOp) else op.outputs
+    outputs = op.values if isinstance(op, OverriddenOp) else op.outputs
     inputs, name = list(op.inputs), f"{op.name} ({op.type})"
 
     def of_copy(tensors: list[Any]) -> list[Any]:
@@ -53,11 +54,14 @@ def masked_gradients(op: Any, dy: tf.Tensor, built_in: Callable[..., list[Any]])
 
     like = None if len(inputs) == 1 else dy
     wide = [_broadcast(x, like) for x in inputs]
-    gradients = built_in(OverriddenOp(op, wide, values), dy)
+    gradients = built_in(OverriddenOp(op, wide, outputs), dy)
     if any(x is y for x, y in zip(inputs, wide, strict=True)):  # A gradient of the full shape needs no broadcasting.
-        direct = built_in(OverriddenOp(op, inputs, values), dy)
+        direct = built_in(OverriddenOp(op, inputs, outputs), dy)
         gradients = [d if x is y else g for x, y, d, g in zip(inputs, wide, direct, gradients, strict=True)]
-    masked = _masked(name, of_copy, [*inputs, dy], [dy], gradients, like)
+    scaled = [_multiplies_by_number(op.type, inputs, i) for i in range(len(inputs))]
+    values = [None if is_scaled else g for g, is_scaled in zip(gradients, scaled, strict=True)]
+    masked = _masked(name, of_copy, [*inputs, dy], [dy], values, like)
+    masked = [g if is_scaled else m for g, m, is_scaled in zip(gradients, masked, scaled, strict=True)]
     return [_sum_to(g, x, like) for g, x in zip(masked, inputs, strict=True)]
 
 
@@ -71,7 +75,7 @@ def _masked(
     """
     selected = [tf.not_equal(weight, 0) for weight in weights]
     positions = [i for i, value in enumerate(values) if value is not None]
-    results = [_where(selected, values[i]) for i in positions]
+    results = [_where(selected, values[i], weights[0]) for i in positions]
 
     def backward(upstream: list[Any]) -> list[Any]:
         wide = [_broadcast(tensor, like) for tensor in tensors]
@@ -95,13 +99,21 @@ def _masked(
     return [next(attached) if i in positions else None for i in range(len(values))]
 
 
-def _where(selected: list[Any], value: tf.Tensor) -> tf.Tensor:
+def _where(selected: list[Any], value: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
     """The value, or zero where something is not selected and the value is not finite."""
     keep = functools.reduce(tf.logical_and, selected)
-    if len(selected) > 1:
-        is_finite = tf.math.is_finite(tf.abs(value) if value.dtype.is_complex else value)
-        keep = tf.logical_or(keep, is_finite)
-    return tf.where(keep, value, tf.zeros_like(value))
+    if len(selected) == 1:  # Where dy is not selected, it is zero: no tensor of zeros is needed.
+        return tf.where(keep, value, dy if dy.dtype == value.dtype else tf.zeros_like(value))
+    is_finite = tf.math.is_finite(tf.abs(value) if value.dtype.is_complex else value)
+    return tf.where(keep | is_finite, value, tf.zeros_like(value))
+
+
+def _multiplies_by_number(op_type: str, inputs: list[Any], i: int) -> bool:
+    """Whether the op's derivative by this input is a number that the graph shows to be finite, so that 0 stays 0."""
+    if op_type not in ("Mul", "RealDiv") or inputs[1 - i].shape.rank != 0 or (op_type == "RealDiv" and i == 1):
+        return False
+    number = tf.get_static_value(inputs[1 - i])
+    return number is not None and bool(np.isfinite(number)) and (op_type == "Mul" or number != 0)
 
 
 def _broadcast(tensor: Any, like: Any) -> Any:
