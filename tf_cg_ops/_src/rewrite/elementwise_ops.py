@@ -13,7 +13,7 @@ from tf_cg_ops._src.custom_gradient.graph_rule import attach
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.rewrite.overridden_op import OverriddenOp
 
-KEEP_ZERO, MULTIPLY = (
+KEEP_ZERO, MULTIPLY, UNREACHED = (
     frozenset(names.split())
     for names in (
         # Their gradients select, add or change the sign, so they make no nan of a zero.
@@ -26,6 +26,15 @@ KEEP_ZERO, MULTIPLY = (
         "LeakyReluGrad Lgamma Log Log1p Mul MulNoNan Ndtri Polygamma Pow RealDiv Reciprocal ReciprocalGrad Relu6Grad "
         "ReluGrad Rsqrt RsqrtGrad SeluGrad Sigmoid SigmoidGrad Sin Sinh Softplus SoftplusGrad Softsign Spence Sqrt "
         "SqrtGrad Square SquaredDifference Tan Tanh TanhGrad Xdivy Xlog1py Xlogy Zeta",
+        # Not element by element: their gradients multiply by numbers of other elements, or divide by such.
+        "BandedTriangularSolve BatchMatMul BatchMatMulV2 BatchMatMulV3 Cholesky Conv2D Conv2DBackpropFilter "
+        "Conv2DBackpropInput Conv3D Conv3DBackpropFilterV2 Conv3DBackpropInputV2 Cross Cumprod CumulativeLogsumexp "
+        "DepthwiseConv2dNative DepthwiseConv2dNativeBackpropFilter DepthwiseConv2dNativeBackpropInput Eig Einsum "
+        "EuclideanNorm FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 L2Loss LRN LogMatrixDeterminant LogSoftmax "
+        "MatMul MatrixDeterminant MatrixInverse MatrixSolve MatrixSolveLs MatrixSquareRoot MatrixTriangularSolve Max "
+        "Min Prod Qr SegmentMax SegmentMin SegmentProd SelfAdjointEigV2 Softmax SoftmaxCrossEntropyWithLogits "
+        "SparseMatMul SparseSoftmaxCrossEntropyWithLogits SparseTensorDenseMatMul Svd TridiagonalMatMul "
+        "TridiagonalSolve UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd XlaEinsum",
     )
 )
 TYPES = KEEP_ZERO | MULTIPLY
@@ -60,13 +69,20 @@ def masked_gradients(op: Any, dy: tf.Tensor, built_in: Callable[..., list[Any]])
         gradients = [d if x is y else g for x, y, d, g in zip(inputs, wide, direct, gradients, strict=True)]
     scaled = [_multiplies_by_number(op.type, inputs, i) for i in range(len(inputs))]
     values = [None if is_scaled else g for g, is_scaled in zip(gradients, scaled, strict=True)]
-    masked = _masked(name, of_copy, [*inputs, dy], [dy], values, like)
+    orders = op.orders if isinstance(op, OverriddenOp) else 2
+    masked = _masked(name, orders, of_copy, [*inputs, dy], [dy], values, like)
     masked = [g if is_scaled else m for g, m, is_scaled in zip(gradients, masked, scaled, strict=True)]
     return [_sum_to(g, x, like) for g, x in zip(masked, inputs, strict=True)]
 
 
 def _masked(
-    name: str, function: _Function, tensors: list[Any], weights: list[Any], values: Sequence[Any], like: Any
+    name: str,
+    orders: int,
+    function: _Function,
+    tensors: list[Any],
+    weights: list[Any],
+    values: Sequence[Any],
+    like: Any,
 ) -> list[Any]:
     """The values of a function, zero where a weight is zero and the value is not finite, at all orders of derivative.
 
@@ -88,14 +104,14 @@ def _masked(
                 return tf.gradients(value, primals, c)
 
             parts = derivative([*wide, c])
-            parts = _masked(name, derivative, [*wide, c], [*weights, c], parts, like)
+            parts = _masked(name, orders, derivative, [*wide, c], [*weights, c], parts, like)
             for i, part in enumerate(parts):
                 if part is not None:
                     sums[i] = part if sums[i] is None else sums[i] + part
         return [_sum_to(g, tensor, like) for g, tensor in zip(sums, tensors, strict=True)]
 
-    with traced_rule.derivative(traced_rule.current_order()):  # A file has two orders, since each multiplies its size.
-        attached = iter(attach(_WORDING, name, results, tensors, backward))
+    with traced_rule.derivative(traced_rule.current_order()):  # Each order multiplies what is traced.
+        attached = iter(attach(_WORDING, name, results, tensors, backward, saved_orders=orders))
     return [next(attached) if i in positions else None for i in range(len(values))]
 
 
