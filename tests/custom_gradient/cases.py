@@ -156,6 +156,8 @@ def calls_with_options(x):
 
 
 case("gradients for Tensors alone", calls_with_options, [X], [(3 + 2 + 20) * DY])
+rounded = cg.grad_pass_through(tf.round)  # Here a tf.function passes name=None by position.
+case("grad_pass_through of Tensors alone", lambda x: rounded(x, name="n") + tf.function(rounded)(x), [X], [2 * DY])
 
 
 @attrs.define
@@ -513,6 +515,13 @@ case(
     [DY[::-1] * X**2],
     otherwise={"reloaded": [0 * X], "forward": [0 * X]},
 )
+
+
+def gradient_beside_an_unused_output(x):
+    return tape_vjp(lambda x: sliced_or_unused(x)[0], [x], tf.constant(DY))[1][0]
+
+
+case("second order beside an unused output", gradient_beside_an_unused_output, [X], [2 * DY**2 * X])
 
 # `needed`: a gradient is multiplied by 100 if the other one is needed, too; one that is not needed is None.
 

@@ -76,7 +76,7 @@ FITS = {
 }
 WITHOUT = {"None for a list": "ab", "**kwargs of None": "bc"}  # The gradients that the answer does not give.
 
-COUNT = "returned {} gradients; expected {} (one per input: {})."
+COUNT = "returned {}; expected {} (one per input: {})."
 STRUCTURE = "Return a Tensor for a Tensor, a list for a list, and a dict with the same keys for a dict."
 ORDER = "Return a tuple in this order: only the gradients of '**kwargs' and of a dict have names."
 NUMBER = " For a gradient, pass it as a floating-point Tensor."
@@ -110,11 +110,15 @@ REFUSED = {
     ),
     "another list": (
         *(of_two, lambda f, x, y, z: f([x, y], z), lambda a, b, c: (a, b)),
-        COUNT.format(2, 3, "'x[0]', 'x[1]', 'y'"),
+        COUNT.format("2 gradients", 3, "'x[0]', 'x[1]', 'y'"),
+    ),
+    "no entry for a Tensor by keyword": (
+        *(of_one_and_more, lambda f, x, y: f(x, k=3.0, name=y), lambda a, b: a),
+        COUNT.format("1 gradient", 3, "'x', 'k', 'name'"),
     ),
     "a gradient for a left-out position": (
         *(of_two, lambda f, x, y, z: f([x, 3], {"a": y, "b": z}), lambda a, b, c: (a, b)),
-        COUNT.format(2, 4, "'x[0]', 'x[1]', \"y['a']\", \"y['b']\""),
+        COUNT.format("2 gradients", 4, "'x[0]', 'x[1]', \"y['a']\", \"y['b']\""),
     ),
     "an entry for self, or for the flag": (
         *(lambda self, x, y, flag: 0, lambda f, x, y: f(OBJECT, x, y, True), lambda a, b: (None, a, None)),

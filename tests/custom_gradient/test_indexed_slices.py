@@ -385,21 +385,3 @@ def test_slices_as_arguments_and_results(mode):
 
     found = gradient(lambda x: function(tf.IndexedSlices(x, tf.constant(PICKS))).values, mode, ROWS, DY, picks=None)
     np.testing.assert_allclose(found, 6 * DY)
-
-
-def test_slices_update_a_table_of_keras():
-    layer = tf.keras.layers.Embedding(6, 2)
-    layer.build(None)
-    layer.set_weights([TABLE])
-    table = layer.embeddings.value
-
-    @tf.function
-    def step():
-        with tf.GradientTape() as tape:
-            rows = tf.gather(cg.grad_pass_through(tf.round)(table), PICKS)
-        slices = tape.gradient(rows, table, output_gradients=tf.constant(DY))
-        assert isinstance(slices, tf.IndexedSlices)
-        table.scatter_sub(tf.IndexedSlices(0.1 * slices.values, slices.indices, slices.dense_shape))
-
-    step()
-    assert_dense(layer.embeddings.numpy(), TABLE - 0.1 * dense(DY))

@@ -2,7 +2,6 @@
 
 import gc
 import logging
-import re
 import threading
 
 import keras
@@ -16,8 +15,6 @@ import tf_cg_ops as cg
 
 from ..support.functions import erf
 from ..support.modes import RUNS, eager, tape_vjp, traced
-from ..support.processes import run_python
-from ..support.sources import ROOT
 
 VECTOR = tf.TensorSpec([3], tf.float64)
 
@@ -327,15 +324,6 @@ def test_arguments_without_a_gradient_have_no_entry(gradient):
     assert seen["text"].tolist() == [b"a", b"long one"]
 
 
-def test_a_gradient_for_an_integer_is_an_error_that_says_so():
-    message = "must return 1 gradient (one for each differentiable input: 'x'), got 2. Integers, bools and other values"
-    for n in (2, tf.constant(2)):
-        for second in (None, np.zeros(3)):
-            power = cg.numpy_function(lambda x, n, second=second: (x**n, (n * x ** (n - 1), second)))
-            with pytest.raises(ValueError, match=re.escape(message)):
-                power(tf.constant([1.0, 2.0, 3.0]), n)
-
-
 @pytest.mark.parametrize("structured", [False, True], ids=["flat", "structured"])
 def test_variables_and_structures_as_arguments(structured, gradient):
     """The gradients are flat, in the order of tf.nest, which sorts the keys, or in the structure of the arguments."""
@@ -354,15 +342,15 @@ def test_variables_and_structures_as_arguments(structured, gradient):
 
 
 def test_needed_tells_what_a_tape_watches(gradient):
-    seen = []
+    seen, dy = [], np.array([1.0, 2.0, 4.0])
 
     def vjp(residuals, dy, needed):
         seen.append(needed)
-        return [g if n else None for g, n in zip((residuals[1] * dy, residuals[0] * dy), needed, strict=True)]
+        return None, residuals * dy
 
-    function = cg.numpy_function(lambda x, y: (x * y, (x, y)), VECTOR, vjp=vjp)
-    (by_y,) = gradient(lambda y: function(2 * np.ones(3), y), [np.zeros(3)], tf.constant([1.0, 2.0, 4.0], tf.float64))
-    np.testing.assert_array_equal(by_y, [2.0, 4.0, 8.0])
+    function = cg.numpy_function(lambda x, y: (x * y, x), VECTOR, vjp=vjp)
+    (by_y,) = gradient(lambda y: function(2 * np.ones(3), y), [np.zeros(3)], tf.constant(dy))
+    np.testing.assert_array_equal(by_y, 2 * dy)
     assert seen == [(False, True)]
 
 
@@ -395,17 +383,9 @@ def test_vjp_and_jvp_get_the_arguments_without_a_gradient(mode):
     np.testing.assert_array_equal(by_exponents, np.zeros(3))
     tangents = tangents_of(lambda x: function(x, exponents, offset=2.0), tf.constant(x), tf.constant(dy))
     np.testing.assert_allclose(tangents, dx)
-
-
-def test_a_vjp_of_tensors_gets_them_by_keyword_too():
-    square = cg.numpy_function(
-        lambda x, factor: (factor * x**2, None),
-        vjp=tf.function(lambda args, dy, factor: 2.0 * factor * args[0] * dy),
-        nondiff_argnames=["factor"],
-    )
-    x = tf.constant([1.0, 2.0])
-    _, (dx,) = tape_vjp(lambda x: square(x, factor=3.0), [x], tf.constant([1.0, 10.0]))
-    np.testing.assert_allclose(dx, [6.0, 120.0])
+    of_tensors = tf.function(lambda args, dy, factor: factor * args[0] * dy)
+    square = cg.numpy_function(lambda x, factor: (x**2, None), vjp=of_tensors, nondiff_argnames=["factor"])
+    np.testing.assert_allclose(tape_vjp(lambda x: square(x, factor=3.0), [tf.constant(x)], dy)[1][0], 3.0 * x * dy)
 
 
 def test_a_function_that_was_traced_in_a_thread_outlives_the_thread():
@@ -419,31 +399,3 @@ def test_a_function_that_was_traced_in_a_thread_outlives_the_thread():
     thread.join()
     gc.collect()
     np.testing.assert_allclose(function(x)[1], scipy.special.erf(scipy.special.erf(x)), rtol=1e-6)
-
-
-LEAKS = """
-import gc, weakref
-import numpy as np
-import tensorflow as tf
-import tf_cg_ops as cg
-
-def run(**options):
-    big = tf.Variable([1.0, 2.0])
-    f = cg.numpy_function(lambda x: (x, np.ones_like(x)), **options)
-    traced = tf.function(lambda x: f(x * big))
-    with tf.GradientTape() as tape:
-        y = traced(tf.ones([2]))
-    tape.gradient(y, big)
-    graph = traced.get_concrete_function(tf.ones([2])).graph
-    return [weakref.ref(graph), weakref.ref(big)]
-
-references = run() + run(vjp=lambda residuals, dy: residuals * dy)
-gc.collect()
-print([reference() is None for reference in references])
-"""
-
-
-def test_a_traced_function_is_freed(tmp_path):
-    """Only the Python function is kept, as with tf.numpy_function."""
-    result = run_python(LEAKS, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
-    assert result.stdout.splitlines()[-1] == "[True, True, True, True]"

@@ -262,20 +262,34 @@ def test_the_numbers_of_tokens():
         library.custom_gradient_token(tf.constant(3, tf.int64))
 
 
-AT_EXIT = """
+PROGRAM = """
+import gc, weakref
+import numpy as np
 import tensorflow as tf
 import tf_cg_ops as cg
 
-f = cg.numpy_function(lambda x: (x, x), vjp=lambda r, dy: dy)
+def run(**options):
+    big = tf.Variable([1.0, 2.0])
+    f = cg.numpy_function(lambda x: (x, np.ones_like(x)), **options)
+    traced = tf.function(lambda x: f(x * big))
+    with tf.GradientTape() as tape:
+        y = traced(tf.ones([2]))
+    tape.gradient(y, big)
+    graph = traced.get_concrete_function(tf.ones([2])).graph
+    return [weakref.ref(graph), weakref.ref(big)]
+
+references = run() + run(vjp=lambda residuals, dy: residuals * dy)
+gc.collect()
 x = tf.ones([2])
 tape = tf.GradientTape(persistent=True)
-with tape:
+with tape:  # Its token outlives the interpreter.
     tape.watch(x)
-    y = tf.function(f)(x)
-print("done")
+    y = tf.function(cg.numpy_function(lambda x: (x, x), vjp=lambda r, dy: dy))(x)
+print([reference() is None for reference in references])
 """
 
 
-def test_tokens_can_outlive_the_interpreter(tmp_path):
-    result = run_python(AT_EXIT, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
-    assert result.stdout.splitlines()[-1] == "done"
+def test_a_program_frees_its_graphs_and_ends_with_a_token(tmp_path):
+    """Only the Python function is kept, as with tf.numpy_function."""
+    result = run_python(PROGRAM, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
+    assert result.stdout.splitlines()[-1] == "[True, True, True, True]"
