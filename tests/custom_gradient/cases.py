@@ -414,6 +414,15 @@ case("a ragged tensor", ragged, [X], [30 * DY], value=2 * X)
 case("a sparse tensor", lambda x: of_sparse(tf.SparseTensor([[0], [1]], x, [3]), Y), [X], [40 * DY], value=X * Y)
 
 
+@cg.custom_gradient
+def of_slices(slices):
+    twice = tf.IndexedSlices(2.0 * slices.values, slices.indices)
+    return twice, lambda dy: tf.IndexedSlices(6.0 * dy.values, slices.indices)
+
+
+case("slices", lambda x: of_slices(tf.IndexedSlices(x, tf.constant([4, 1]))).values, [X], [6 * DY], value=2 * X)
+
+
 class Masked(tf.experimental.ExtensionType):
     values: tf.Tensor
     weights: tf.Tensor

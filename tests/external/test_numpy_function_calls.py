@@ -46,17 +46,17 @@ class Sine:
         return shapes
 
 
-def of_one(function):
+def of_one(batched, function):
     """For an example without a batch."""
-    return lambda x: function(x[tf.newaxis])[0]
+    return (lambda x: function(x[tf.newaxis])[0]) if batched else function
 
 
-# A function of an example with a vjp of NumPy or not, and what the shapes of a batch have in front.
+# Functions of an example, which a call computes for a batch or not, and whether it has a vjp.
 BATCHED = {
-    "elementwise": lambda s: (cg.numpy_function(s.pair, batched=True), False),
-    "Jacobian": lambda s: (of_one(cg.numpy_function(s.jacobian, VECTOR, batched=True)), False),
-    "vjp": lambda s: (of_one(cg.numpy_function(s.pair, VECTOR, vjp=s.vjp, jvp=s.jvp, batched=True)), True),
-    "elementwise vjp": lambda s: (cg.numpy_function(s.pair, vjp=s.vjp, jvp=s.jvp, batched=True), True),
+    "elementwise": lambda s, b: (cg.numpy_function(s.pair, batched=b), False),
+    "Jacobian": lambda s, b: (of_one(b, cg.numpy_function(s.jacobian, VECTOR, batched=b)), False),
+    "vjp": lambda s, b: (of_one(b, cg.numpy_function(s.pair, VECTOR, vjp=s.vjp, jvp=s.jvp, batched=b)), True),
+    "elementwise vjp": lambda s, b: (cg.numpy_function(s.pair, vjp=s.vjp, jvp=s.jvp, batched=b), True),
 }
 
 
@@ -112,7 +112,7 @@ IN_VECTORIZED_MAP = {
 @pytest.mark.parametrize("where", IN_VECTORIZED_MAP)
 def test_vectorized_map_calls_a_batched_function_once(name, where):
     sine = Sine()
-    function, has_vjp = BATCHED[name](sine)
+    function, has_vjp = BATCHED[name](sine, True)
     compute, expected, sizes = IN_VECTORIZED_MAP[where]
     x, dy = np.arange(12.0).reshape(4, 3) / 5 - 0.1, 1.0 + np.arange(12.0).reshape(4, 3) ** 2
     compiled = tf.function(lambda x, dy: compute(function, x, dy))
@@ -127,7 +127,7 @@ def test_vectorized_map_calls_a_batched_function_once(name, where):
 @pytest.mark.parametrize("name", BATCHED)
 def test_jacobians_of_a_batch_call_the_function_once(name):
     sine = Sine()
-    function, has_vjp = BATCHED[name](sine)
+    function, has_vjp = BATCHED[name](sine, True)
     x = tf.constant(np.arange(12.0).reshape(4, 3))
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -167,14 +167,7 @@ def test_what_is_the_same_for_all_examples_of_a_batch(shared):
 def test_other_functions_are_called_once_for_each_example(name, run):
     """And all in tf.map_fn, whose body TensorFlow runs for one element at a time."""
     sine = Sine()
-    function, has_vjp = BATCHED[name](sine)
-    if run == "vectorized_map":
-        function = {
-            "elementwise": cg.numpy_function(sine.pair),
-            "Jacobian": cg.numpy_function(sine.jacobian, VECTOR),
-            "vjp": cg.numpy_function(sine.pair, VECTOR, vjp=sine.vjp),
-            "elementwise vjp": cg.numpy_function(sine.pair, vjp=sine.vjp),
-        }[name]
+    function, has_vjp = BATCHED[name](sine, run == "map_fn")
     x, dy = np.arange(12.0).reshape(4, 3), np.arange(1.0, 13.0).reshape(4, 3)
     map_over = vectorized
     if run == "map_fn":
@@ -242,23 +235,16 @@ def test_a_layer_in_fit_calls_once_for_each_batch(package, caplog, tmp_path):
         def call(self, x):
             return function(x * tf.convert_to_tensor(self.w))
 
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(12, 3)).astype(np.float32)
-    target = scipy.special.erf(0.5 * x)
+    x = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
     model = package.Sequential([package.layers.Input((3,)), Erf()])
     built = len(calls)
-    model.compile(optimizer=package.optimizers.SGD(0.5), loss="mse", jit_compile=False)
+    model.compile(optimizer=package.optimizers.SGD(2.0), loss="mse", jit_compile=False)
     with caplog.at_level(logging.WARNING, "tensorflow"):
-        model.fit(x, target, epochs=2, batch_size=4, shuffle=False, verbose=0)
-    assert len(calls) - built == 6
+        model.fit(x, scipy.special.erf(0.5 * x), epochs=9, batch_size=4, shuffle=False, verbose=0)
+    assert len(calls) - built == 9 * 3
     # TensorFlow counts the traces of all models in a process together.
     assert not [record for record in caplog.records if "triggered tf.function retracing" not in record.getMessage()]
-    w = np.ones(3)
-    for start in [0, 4, 8] * 2:
-        batch, expected = x[start : start + 4].astype(np.float64), target[start : start + 4]
-        value, derivative = erf(batch * w)
-        w = w - 0.5 * np.sum(2 * (value - expected) / value.size * derivative * batch, 0)
-    np.testing.assert_allclose(model.get_weights()[0], w, rtol=1e-5)
+    np.testing.assert_allclose(model.get_weights()[0], np.full(3, 0.5), rtol=0.1)
     model.save(tmp_path / "model.keras")
     loaded = package.models.load_model(tmp_path / "model.keras", custom_objects={"Erf": Erf})
     np.testing.assert_array_equal(loaded.predict(x, verbose=0), model.predict(x, verbose=0))
