@@ -17,14 +17,17 @@ from .support.modes import VJP_MODES
 from .support.sources import ROOT
 from .support.tensors import DTYPES
 
-# The slowest files by processor time. They run first, so that no worker is left alone with one at the end.
+# The slowest files by processor time. They run first, after those with core tests, so that no worker is left alone with one
+# at the end.
 SLOWEST = (
-    "qa/test_fuzz.py",
-    "docs/test_examples.py",
-    "graph/test_modes.py",
+    "ready_made/test_linear.py",
+    "ready_made/test_implicit.py",
+    "testing/test_audit.py",
     "docs/test_pages.py",
-    "kernels/test_built_in_kernel.py",
-    "saved_model/test_strip.py",
+    "docs/test_examples.py",
+    "docs/test_site.py",
+    "memory/test_scan.py",
+    "memory/test_while_loop.py",
 )
 # Bytes for each worker: it uses 2.5 GB after all tests, and the processes that a test starts use up to 1 GB together.
 MEMORY = 3.5e9
@@ -39,7 +42,8 @@ def pytest_xdist_auto_num_workers():
 
 def pytest_collection_modifyitems(items):
     ranks = {ROOT / "tests" / name: rank for rank, name in enumerate(SLOWEST)}
-    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
+    core = {item.path for item in items if item.get_closest_marker("core")}
+    items.sort(key=lambda item: (item.path not in core, ranks.get(item.path, len(ranks))))
     for item in items:
         item.user_properties.extend(cells_of(item))
 
