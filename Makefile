@@ -25,7 +25,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export TF_ENABLE_ONEDNN_OPTS ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-all test-slow fuzz sanitize install-clang install-chromium bazel-test \
+.PHONY: help demo test test-rest test-all test-slow fuzz sanitize install-clang install-chromium bazel-test \
         install-bazel \
         wheel release-check matrix aarch64 bench cuda-check docs figures format clean
 
@@ -37,8 +37,8 @@ demo: $(LIBRARY) ## show the library at work, with figures
 
 # The tiers of tests: pyproject.toml says what the marks mean, tests/README.md what belongs to each.
 #
-# Each worker gets whole files, because the tests of a file share their set-up. Those with core tests come first, then the
-# slowest: see tests/conftest.py. A worker that crashes ends the run.
+# Each worker gets whole files, because the tests of a file share their set-up. The slowest files come first: see
+# tests/conftest.py. A worker that crashes ends the run.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 # Collecting only these files takes half as long, in each worker.
@@ -46,6 +46,9 @@ CORE := $(shell grep -rl 'mark\.core' tests --include='test_*.py')
 
 test: $(LIBRARY) ## run the core tests: every public function, and every mode
 	$(PYTEST) $(CORE) -m 'core and not slow'
+
+test-rest: $(LIBRARY) ## run the tests that are neither core nor slow
+	$(PYTEST) -m 'not core and not slow'
 
 test-all: $(LIBRARY) ## run all tests except the slow ones, and write docs/modes.md
 	$(PYTEST) --junitxml=build/tests.xml; result=$$?; \

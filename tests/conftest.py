@@ -17,8 +17,7 @@ from .support.modes import VJP_MODES
 from .support.sources import ROOT
 from .support.tensors import DTYPES
 
-# The slowest files by processor time. They run first, after those with core tests, so that no worker is left alone with one
-# at the end.
+# The slowest files by processor time. They run first, so that no worker is left alone with one at the end.
 SLOWEST = (
     "ready_made/test_linear.py",
     "ready_made/test_implicit.py",
@@ -42,8 +41,7 @@ def pytest_xdist_auto_num_workers():
 
 def pytest_collection_modifyitems(items):
     ranks = {ROOT / "tests" / name: rank for rank, name in enumerate(SLOWEST)}
-    core = {item.path for item in items if item.get_closest_marker("core")}
-    items.sort(key=lambda item: (item.path not in core, ranks.get(item.path, len(ranks))))
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
     for item in items:
         item.user_properties.extend(cells_of(item))
 

@@ -71,6 +71,12 @@ def with_argument(value, answer):
     return lambda: derive(lambda x: cg.custom_gradient(lambda x, p: (2.0 * x, answer))(x, value))
 
 
+def structured(signature, call, answer):
+    """Calls a function with the parameters of `signature` with X, Y and Y, in some structure."""
+    function = cg.custom_gradient(functools.wraps(signature)(lambda *args, **kwargs: (X, answer)))
+    return lambda: derive(lambda *tensors: call(function, *tensors), X, Y, Y)
+
+
 def of_a_graph_that_is_gone():
     kept = []
     tf.function(kept.append)(tf.constant(1.0))
@@ -82,6 +88,37 @@ def with_reference_variable():
         v = tf.compat.v1.get_variable("v", [2], use_resource=False)
         cg.custom_gradient(lambda x: (v * x, lambda dy: dy))(tf.constant([1.0, 2.0]))
 
+
+# Parameters, a call and what grad_fn returns for it.
+ANSWERS_OF_STRUCTURES = {
+    "too many, with a dict": (
+        *(lambda x, k: 0, lambda f, x, y, z: f({"a": x}, y)),
+        lambda dy: ({"a": dy}, dy, dy),
+    ),
+    "another list": (lambda x, y: 0, lambda f, x, y, z: f([x, y], z), lambda dy: (dy, dy)),
+    "no entry for a keyword": (lambda x, k, w: 0, lambda f, x, y, z: f(x, k=3.0, w=y), lambda dy: dy),
+    "one more part": (lambda x, y: 0, lambda f, x, y, z: f([x, 3], {"a": y, "b": z}), lambda dy: (dy, dy)),
+    "for self, or for a flag": (
+        *(lambda self, x, y, flag: 0, lambda f, x, y, z: f(np, x, y, True)),
+        lambda dy: (None, dy, None),
+    ),
+    "flat, or None for a list": (
+        *(lambda x, flag, y: 0, lambda f, x, y, z: f([x, y], z, [3])),
+        lambda dy: (None, dy, None),
+    ),
+    "flat, or None for an empty list": (
+        *(lambda x, flag, y: 0, lambda f, x, y, z: f([x, y], z, [])),
+        lambda dy: (None, dy, None),
+    ),
+}
+NO_TENSORS = {
+    "an int": 3,
+    "integers": np.array([1, 2]),
+    "text": "fast",
+    "None": None,
+    "a function": tf.sin,
+    "a module": np,
+}
 
 # What grad_fn of a function of x and y returns.
 ANSWERS = {
@@ -120,7 +157,8 @@ CUSTOM_GRADIENT = {
     **{name: functools.partial(lambda answer: derive(answering(answer), X, Y), of) for name, of in ANSWERS.items()},
     **{name: with_variable(answer) for name, answer in ANSWERS_WITH_VARIABLE.items()},
     "integers of float numbers": with_argument(INTEGERS, lambda dy: (dy, dy)),
-    "a gradient for text": with_argument("text", lambda dy: (dy, dy)),
+    **{f"a gradient for {name}": with_argument(value, lambda dy: (dy, dy)) for name, value in NO_TENSORS.items()},
+    **{name: structured(*row) for name, row in ANSWERS_OF_STRUCTURES.items()},
     "other keys": with_argument({"a": X, "b": X}, lambda dy: (dy, {"p": dy, "q": dy})),
     "keywords by position": lambda: derive(
         lambda x: cg.custom_gradient(lambda x, **options: (x, lambda dy: (dy, dy, dy)))(x, scale=X, bias=X)

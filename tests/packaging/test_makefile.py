@@ -27,19 +27,21 @@ def test_make_without_a_target_lists_every_target_with_a_line():
     assert set(re.findall(r"^([a-z][\w-]*):(?! export)", MAKEFILE, re.MULTILINE)) == set(TARGETS)
 
 
-def test_every_test_runs_with_all_or_with_the_slow_ones_and_the_core_is_among_all():
-    (of_all,) = re.findall(r"addopts = \"-m '(.*?)'", (ROOT / "pyproject.toml").read_text())
-    marks = {
-        name: options.split("-m ")[1].strip(" '") if "-m " in options else of_all for name, options in TIERS.items()
-    }
+def test_each_test_is_in_one_tier():
+    assert set(TIERS) == {"test", "test-rest", "test-all", "test-slow"}
+    marks = {name: options.split("-m ")[1].strip(" '") for name, options in TIERS.items() if "-m " in options}
+    assert set(TIERS) - set(marks) == {"test-all"}  # The options in pyproject.toml leave out the slow ones.
     for core, slow in itertools.product([False, True], repeat=2):
-        found = {name for name, mark in marks.items() if eval(mark, {"core": core, "slow": slow})}
-        assert found == ({"test-slow"} if slow else {"test-all", "test"} if core else {"test-all"})
+        assert sum(eval(mark, {"core": core, "slow": slow}) for mark in marks.values()) == 1
 
 
-def test_continuous_integration_runs_each_test_once():
+def test_continuous_integration_runs_the_core_first_and_then_the_rest():
     targets = re.findall(r"^ *make ([\w-]+)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
-    assert [target for target in targets if not target.startswith("install")] == ["test-all", "bazel-test"]
+    assert [target for target in targets if not target.startswith("install")] == [
+        "test",
+        "test-rest",
+        "bazel-test",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import text
-from tf_cg_ops._src.core.convert import to_axis, to_real, to_stopped
+from tf_cg_ops._src.core.convert import to_axis, to_bool, to_real
 from tf_cg_ops._src.core.types import Axis, Structure, TensorLike
 from tf_cg_ops._src.embed_gradient.api import embed
 from tf_cg_ops._src.keras.registration import argument_from_config, function_config
@@ -99,8 +99,8 @@ class EmbedGradient(_Layer):
     _api = "layers.EmbedGradient"
 
     def __init__(self, *, axis: Axis = (), fx_gx_manually_stopped: bool = False, **kwargs: Any) -> None:
-        axis, stopped = to_axis(self._api, axis), to_stopped(self._api, fx_gx_manually_stopped)
-        super().__init__({"axis": axis, "fx_gx_manually_stopped": stopped}, **kwargs)
+        stopped = to_bool(self._api, "fx_gx_manually_stopped", fx_gx_manually_stopped)
+        super().__init__({"axis": to_axis(self._api, axis), "fx_gx_manually_stopped": stopped}, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Refuses several arguments with a better message than Keras's."""

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import slices, tf_internal
 from tf_cg_ops._src.custom_gradient import inline
-from tf_cg_ops._src.custom_gradient.call import call_with_gradient
+from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
 from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.memory.loop_step import LoopStep
 from tf_cg_ops._src.rewrite import control_flow
@@ -99,6 +99,22 @@ class Point:
         """The same for each value."""
         return self.run("by_values", lambda point, u: point._gradients(2, u), u)
 
+    def along_values(self, tangents: Sequence[tf.Tensor | None]) -> tf.Tensor:
+        """The tangent of the function for these tangents of the values, which is the transpose of `by_values`."""
+        moved = [i for i, tangent in enumerate(tangents) if tangent is not None]
+
+        def along(point: Point, *tangents: tf.Tensor) -> tf.Tensor:
+            u = tf.zeros_like(point._here()[0])
+            products = point._gradients(2, u)
+            pairs = [
+                (slices.to_dense(products[i]), t)
+                for i, t in zip(moved, tangents, strict=True)
+                if products[i] is not None
+            ]
+            return tf.gradients([product for product, _ in pairs], u, [t for _, t in pairs])[0] if pairs else u
+
+        return self.run(("along_values", *moved), along, *(tangents[i] for i in moved))
+
     def _gradients(self, position: int, u: tf.Tensor) -> list[Any]:
         here = self._here()
         return tf.gradients(here[0], here[position], u)
@@ -127,10 +143,12 @@ def with_derivative(
     y: tf.Tensor,
     leaves_of: Callable[[tf.Tensor], Sequence[tf.Tensor]],
     solve: Callable[[Point, tf.Tensor, tf.Tensor], tf.Tensor],
+    solve_forward: Callable[[Point, tf.Tensor], tf.Tensor] | None = None,
 ) -> tf.Tensor:
     """The solution `y`, a constant, with the derivative of `y - J^-1 f(y, values)`, where J is the derivative of f.
 
-    `leaves_of` takes `y` apart into the unknowns. `solve(point, y, dy)` returns the `u` with `J^H u = dy`.
+    `leaves_of` takes `y` apart into the unknowns. `solve(point, y, dy)` returns the `u` with `J^H u = dy`, and
+    `solve_forward(point, b)` the `x` with `J x = b`. Without the latter, forward mode transposes the former.
     """
 
     def attach(values: list[tf.Tensor]) -> tf.Tensor:
@@ -141,7 +159,12 @@ def with_derivative(
                 point = Point(equations, leaves_of(root), values)
                 return point.by_values(-solve(point, root, dy))
 
-            return y, grad_fn
+            def tangents(of_values: Sequence[tf.Tensor | None], *_: Any) -> list[tf.Tensor]:
+                assert solve_forward is not None
+                point = Point(equations, leaves_of(attach(values)), values)
+                return [-solve_forward(point, point.along_values(of_values))]
+
+            return y, GradFn(grad_fn, tangents=solve_forward and tangents)
 
         with_grad_fn.__qualname__ = name
         return call_with_gradient(with_grad_fn, [values], {}, wording=wording)

@@ -3,6 +3,7 @@
 import contextlib
 import contextvars
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -115,8 +116,7 @@ class Solver:
         """The solution as a vector, checked, with its derivatives."""
         x, relative, guard = self._solve_constant(matrix, tf.stop_gradient(b), x0)
         if not tf.executing_eagerly() or tf_internal.could_possibly_record():
-            note = " of the gradient, whose system has the transpose of A"
-            x = dataclasses.replace(self, tol=relative, atol=0.0, note=note)._with_derivatives(matrix, b, x)
+            x = dataclasses.replace(self, tol=relative, atol=0.0)._with_derivatives(matrix, b, x)
         # A product, so that without a solution the gradient is nan, too.
         return x * tf.cast(guard, b.dtype)
 
@@ -128,12 +128,17 @@ class Solver:
         wording = without_gradient_function(self.api, differentiated="function A")
         equations = Equations(wording, lambda unknowns, inputs: matrix.apply(unknowns[0]) - inputs[0], [x], [b])
 
+        def apply_at(point: Point, u: tf.Tensor) -> tf.Tensor:
+            return Point(equations, [u], [tf.zeros_like(b), *point.values[1:]]).value()
+
+        def solve_forward(point: Point, right: tf.Tensor) -> tf.Tensor:
+            solver = dataclasses.replace(self, note=" of the tangent")
+            return solver._solve(Matrix(functools.partial(apply_at, point), matrix.precondition), right)
+
         def solve_transposed(point: Point, x: tf.Tensor, dx: tf.Tensor) -> tf.Tensor:
             def apply(u: tf.Tensor) -> tf.Tensor:
                 (product,) = point.by_unknowns(u)
-                if product is None and self.is_for_hermitian:
-                    return Point(equations, [u], [tf.zeros_like(b), *point.values[1:]]).value()
-                return self._product("A", product)
+                return apply_at(point, u) if product is None and self.is_for_hermitian else self._product("A", product)
 
             def precondition(u: tf.Tensor) -> tf.Tensor:
                 if self.is_for_hermitian:
@@ -144,9 +149,10 @@ class Solver:
                     value = matrix.precondition(start)
                 return self._product("M", tape.gradient(value, start, u))
 
-            return self._solve(Matrix(apply, precondition), dx)
+            solver = dataclasses.replace(self, note=" of the gradient, whose system has the transpose of A")
+            return solver._solve(Matrix(apply, precondition), dx)
 
-        return with_derivative(wording, self.api, equations, x, lambda x: [x], solve_transposed)
+        return with_derivative(wording, self.api, equations, x, lambda x: [x], solve_transposed, solve_forward)
 
     def _product(self, noun: str, product: tf.Tensor | None) -> tf.Tensor:
         if product is None:
