@@ -9,7 +9,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from ..support.processes import run_python
+from ..support.processes import run_python, run_script
 from ..support.sources import ROOT, source_files
 
 EXAMPLES = ROOT / "examples"
@@ -21,8 +21,8 @@ NAMES = [
     if path.stem != "multi_worker"
 ]
 
-# Runs an example as a program, perhaps after it has broken one of the library's functions.
-PROGRAM = """
+# Runs an example as a program after it has broken one of the library's functions.
+BROKEN = """
 import runpy, sys
 import tf_cg_ops as cg
 {breakage}
@@ -41,8 +41,7 @@ def test_every_finding_of_an_example_holds_and_is_drawn(name, tmp_path):
     """In another folder."""
     for empty in ("here", "temporary"):
         (tmp_path / empty).mkdir()
-    result = run_python(
-        PROGRAM.format(breakage=""),
+    result = run_script(
         *(EXAMPLES / f"{name}.py", "--output", "output"),
         cwd=tmp_path / "here",
         environment={"TMPDIR": str(tmp_path / "temporary")},
@@ -81,7 +80,7 @@ def assert_is_drawn(picture):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BREAKAGES)
 def test_a_wrong_gradient_makes_it_fail(name, tmp_path):
-    code = PROGRAM.format(breakage=BREAKAGES[name])
+    code = BROKEN.format(breakage=BREAKAGES[name])
     arguments = [EXAMPLES / f"{name}.py", "--output", "output"]
     result = run_python(code, *arguments, cwd=tmp_path, check=False, with_extras=True)
     assert result.returncode == 1

@@ -12,20 +12,21 @@ from ..support.tensors import pairs, random_array
 pytestmark = pytest.mark.core
 
 
-def gradients_behind(stopped, mode, rng):
-    """Upstream and gradients of a graph whose fx and gx depend on their own variables, a and b."""
+@pytest.mark.parametrize("stopped", [False, True])
+def test_nothing_flows_into_fx_and_gx_unless_manually_stopped_which_lets_dy_into_fx_and_zeros_into_gx(
+    stopped, mode, rng
+):
+    """fx and gx depend on their own variables, a and b."""
     a, b, x, dy = (random_array(rng, [4]) for _ in range(4))
-    _, gradients = mode(
+    _, (da, db, dx) = mode(
         lambda a, b, x: cg.embed_gradient(tf.exp(a), tf.sin(b), x, fx_gx_manually_stopped=stopped), [a, b, x], dy
     )
-    return a, b, dy, gradients
-
-
-def test_nothing_flows_into_fx_and_gx_by_default(mode, rng):
-    _, b, dy, (da, db, dx) = gradients_behind(False, mode, rng)
-    assert da is None
-    assert db is None
     np.testing.assert_allclose(dx, dy * np.sin(b))
+    if stopped:
+        np.testing.assert_allclose(da, dy * np.exp(a))
+        np.testing.assert_array_equal(db, np.zeros(4))
+    else:
+        assert da is db is None
 
 
 @pytest.mark.parametrize("shape", [[4], []])
@@ -43,13 +44,6 @@ def test_nothing_flows_into_fx_and_gx_where_x_is_not_watched(traced, shape, rng)
 
     for derivative in (tf.function(derivatives) if traced else derivatives)():
         np.testing.assert_array_equal(derivative, np.zeros(4))
-
-
-def test_manually_stopped_lets_dy_into_fx_and_zeros_into_gx(mode, rng):
-    a, b, dy, (da, db, dx) = gradients_behind(True, mode, rng)
-    np.testing.assert_allclose(da, dy * np.exp(a))
-    np.testing.assert_array_equal(db, np.zeros(4))
-    np.testing.assert_allclose(dx, dy * np.sin(b))
 
 
 @pytest.mark.parametrize(("where", "mode"), pairs(["x", "dy", "gx"], VJP_MODES, quick=3))

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from ..support.processes import run_python, run_script
+from ..support.processes import run_script
 from ..support.sources import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -92,11 +92,8 @@ def test_every_strategy_reaches_the_weights_of_numpy(strategy, start, tmp_path):
     weights, losses = train_with_numpy(start)
     output = tmp_path / "results.npz"
     arguments = [f"--strategy={strategy}", "--output", output, "--time-limit=60"]
-    if strategy in start[0].JOBS:
-        script = shutil.copy(EXAMPLES / "multi_worker.py", tmp_path)  # With no other file next to it.
-        result = run_script(script, *arguments, cwd=tmp_path)
-    else:
-        result = run_python((EXAMPLES / "multi_worker.py").read_text(), *arguments, cwd=tmp_path)
+    script = shutil.copy(EXAMPLES / "multi_worker.py", tmp_path)  # With no other file next to it.
+    result = run_script(script, *arguments, cwd=tmp_path)
     with np.load(output) as found:
         assert set(found) == {"losses", *weights}
         for name, expected in {**weights, "losses": losses}.items():

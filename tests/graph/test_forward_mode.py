@@ -7,7 +7,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..embed_gradient.test_shape_table import ROWS, Row
-from ..support.modes import assert_orders, orders_in_a_fresh_process, vjp
+from ..support.modes import vjp
 from ..support.pointwise import CONTROLS, DY, EMBEDS, POINTWISE, Jet, X
 from ..support.reference import widen
 from ..support.tensors import assert_gradient_close, pairs, random_array
@@ -151,9 +151,3 @@ def test_tangents_through_control_flow(control):
     function = tf.function(CONTROLS[control].around(EMBEDS["given"].function))
     expected = CONTROLS[control].by_hand(EMBEDS["given"], Jet(X))
     np.testing.assert_allclose(jvp(function, tf.constant(X), tf.constant(DY)), expected.first * DY, rtol=1e-12)
-
-
-def test_tangents_after_a_reload_in_a_fresh_process(tmp_path):
-    functions = {name: (POINTWISE[name].function, ["forward_mode_eager"]) for name in ("given", "run_time_axis")}
-    for name, found in orders_in_a_fresh_process(functions, X, DY, tmp_path).items():
-        assert_orders(found["forward_mode_eager"], POINTWISE[name](Jet(X)).orders(DY))

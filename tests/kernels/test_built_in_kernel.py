@@ -14,7 +14,6 @@ import tensorflow as tf
 from tf_cg_ops._src.core import library
 from tf_cg_ops._src.ops import composed
 
-from ..embed_gradient.test_shape_table import ROWS
 from ..support import reference
 from ..support.modes import built_in_session
 from ..support.tensors import DTYPES, assert_gradient_close, bits, random_array
@@ -149,44 +148,29 @@ def test_sums_over_nothing_are_zero_and_so_is_all_where_x_is(by_composition, dty
         np.testing.assert_array_equal(bits(out), bits(np.zeros(shape, dtype.as_numpy_dtype)))
 
 
-def eagerly(function, shape):
-    return function
-
-
-def traced(function, shape):
-    return tf.function(function, autograph=False)
-
-
-def under_xla(function, shape):
+@pytest.mark.parametrize("wrt", ROLES)
+def test_python_composes_it_under_xla(wrt, rng):
     """As in a stripped model: a call of a function of unknown ranks, with a shape that depends on a variable."""
-    operands, zero = [tf.TensorSpec(None, tf.float64)] * 2, tf.Variable(0.0, trainable=False)
-    called = tf.function(function, [*operands, tf.TensorSpec([None], tf.int64)], autograph=False)
+    shapes, attributes = {"fx": [5], "gx": [5, 2, 3], "x": [2, 3]}, {"wrt": wrt, "all_axes": True}
+    specs, zero = [tf.TensorSpec(None, tf.float64)] * 2, tf.Variable(0.0, trainable=False)
+    composed_op = functools.partial(composed.embed_grad, **attributes)
+    called = tf.function(composed_op, [*specs, tf.TensorSpec([None], tf.int64)], autograph=False)
 
-    @tf.function(input_signature=[*operands, tf.TensorSpec(None)], jit_compile=True)
+    @tf.function(input_signature=[*specs, tf.TensorSpec(None)], jit_compile=True)
     def call(lhs, rhs, like):
         return called(lhs, rhs, tf.shape(like + zero, tf.int64))
 
-    return lambda lhs, rhs, _: call(lhs, rhs, tf.zeros(shape))
+    lhs, rhs = (tf.constant(random_array(rng, shape)) for role, shape in shapes.items() if role != wrt)
+    expected = library.custom_gradient_embed_grad(lhs, rhs, tf.constant(shapes[wrt], tf.int64), **attributes)
+    np.testing.assert_allclose(call(lhs, rhs, tf.zeros(shapes[wrt])), expected, rtol=1e-13)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=str)
-def test_in_other_modes_python_composes_what_the_op_gives(row, rng):
-    axis = [] if row.axis is None else np.ravel(row.axis).astype(int).tolist()
-    i = ROWS.index(row)
-    wrt, mode = ROLES[i % 3], (eagerly, traced, under_xla)[i // 3 % 3]
-    lhs, rhs = (tf.constant(random_array(rng, getattr(row, role))) for role in ROLES if role != wrt)
-    shape, attributes = getattr(row, wrt), {"wrt": wrt, "axis": axis, "all_axes": row.axis is None}
-    given = lhs, rhs, tf.constant(shape, tf.int64)
-    actual = mode(functools.partial(composed.embed_grad, **attributes), shape)(*given)
-    assert actual.shape == shape
-    np.testing.assert_allclose(actual, library.custom_gradient_embed_grad(*given, **attributes), rtol=1e-13)
-
-
-@pytest.mark.parametrize("mode", [eagerly, traced])
-def test_python_refuses_shapes_that_do_not_broadcast(mode):
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+def test_python_refuses_shapes_that_do_not_broadcast(traced):
+    function = functools.partial(composed.embed_grad, wrt="x")
     for rhs, shape in [(tf.ones([4]), [3]), (tf.ones([3]), [4])]:
         with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):  # While it is traced, and when it runs.
-            mode(functools.partial(composed.embed_grad, wrt="x"), shape)(tf.ones([3]), rhs, tf.constant(shape))
+            (tf.function(function, autograph=False) if traced else function)(tf.ones([3]), rhs, tf.constant(shape))
 
 
 def test_an_empty_output_may_have_a_dimension_that_int32_cannot_hold():

@@ -26,7 +26,7 @@ def assert_clean(outcome):
 
 @needs_clang
 def test_no_shapes_overflow_and_every_plan_visits_each_product_once():
-    assert_clean(outcome_of("shapes", seconds=4))
+    assert_clean(outcome_of("shapes", seconds=2))
 
 
 @pytest.mark.slow

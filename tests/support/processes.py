@@ -75,13 +75,14 @@ def _run_forked(process, code, arguments, cwd, environment):
     return subprocess.CompletedProcess(code, status, **texts)
 
 
-def run_script(path, *args, cwd, environment=None, check=True):
-    """The same for a file, by an interpreter of its own."""
-    return run_interpreter([sys.executable, path, *args], cwd, environment, check)
+def run_script(path, *args, **options):
+    """The same for a file."""
+    code = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    return run_python(code, path, *args, **options)
 
 
 def run_interpreter(command, cwd, environment=None, check=True, time_limit=HANGS):
-    """The same for a whole command, which can be given more time."""
+    """The same for a whole command, in a process of its own, which can be given more time."""
     result = subprocess.run(
         [*map(str, command)],
         cwd=cwd,
