@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Tests of all parts of the library that need only CORE_REQUIREMENTS.
 CORE_TESTS = (
     "graph/test_control_flow.py",
-    "custom_gradient/test_arguments.py",
+    "custom_gradient/test_answers.py",
     "kernels/test_embed_grad_kernel.py",
     "custom_gradient/test_orders.py",
     "embed_gradient/test_orders.py",

@@ -386,6 +386,44 @@ def returned_twice(v):
 
 case("a variable that is returned twice", returned_twice, [variable(*Y)], [101 * DY], [DY, 100 * DY])
 
+# Gradients of another dtype than float32, which are cast
+
+
+def wide(gradient):
+    return tf.cast(gradient, tf.float64)
+
+
+def beside(rule):
+    return lambda x, v: cg.custom_gradient(lambda x: (x, rule))(x) + 5.0 * v
+
+
+CAST = {
+    api: lambda x, v, api=api: by_each(
+        lambda x: x * v,
+        lambda args, dy, variables: (wide(7.0 * dy), [wide(5.0 * dy)]),
+        lambda p, t, variables, variable_tangents: (
+            None,
+            sum(wide(k * t) for k, t in zip((7, 5), (*t, *variable_tangents), strict=True) if t is not None),
+        ),
+    )[api](x)
+    for api in READING
+}
+CAST |= {
+    "override_gradients": lambda x, v: cg.override_gradients(
+        tf.multiply, {"Mul": lambda op, dy: (wide(7.0 * dy), wide(5.0 * dy))}
+    )(x, tf.convert_to_tensor(v)),
+    "grad_pass_through": lambda x, v: tf.cast(7.0 * cg.grad_pass_through(wide)(x), tf.float32) + 5.0 * v,
+    "bfloat16": beside(lambda dy: tf.cast(7.0 * dy, tf.bfloat16)),
+    "an array": beside(lambda dy: np.array([7.0, 70.0])),
+    "slices": lambda x, v: beside(lambda dy: tf.IndexedSlices(wide(7.0 * dy), tf.constant([0, 1])))(x[:], v),
+}
+for name, function in CAST.items():
+    args = [X.astype(np.float32), variable(*Y.astype(np.float32), dtype=tf.float32)]
+    constant = {"forward": [0 * DY, 5 * DY]} if name == "an array" else {}
+    case(
+        f"a gradient that is cast: {name}", function, args, [7 * DY, 5 * DY], DY.astype(np.float32), otherwise=constant
+    )
+
 # Composite tensors and extension types
 
 
@@ -627,3 +665,5 @@ for kind, constant in {"an array": Y, "a number of NumPy": np.float64(3.0), "a n
     call = functools.partial(sine_times, y=constant)
     case(f"a tangent rule with {kind}", call, [X], [np.cos(X) * constant * DY])
 case("a tangent rule with an array first", functools.partial(sine_times, X), [Y], [7 * np.sin(X) * DY])
+none_of_two = with_rule(lambda x: (tf.sin(x), tf.cos(x)), lambda p, t: (None, (None, 3.0 * t[0])))
+case("no tangent of one output", lambda x: list(none_of_two(x)), [X], [300 * DY], [DY, 100 * DY])

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.modes import RUNS, gradients, while_loop
+from ..support.modes import RUNS, gradients
 from ..support.tensors import pairs
 
 pytestmark = pytest.mark.core
@@ -131,72 +131,7 @@ def test_a_list_that_changes_after_the_call_keeps_its_gradient():
     np.testing.assert_allclose(tape.gradient(y, x, output_gradients=tf.constant(DY)), 2.0 * DY)
 
 
-# Dtypes
-
-V = tf.Variable(tf.cast(Y, tf.float32))
-
-
-def wide(gradient):
-    return tf.cast(gradient, tf.float64)
-
-
-def times_v():
-    function = cg.custom_jvp(lambda x: x * V)
-
-    @function.defjvp
-    def rule(primals, tangents, variables, variable_tangents):
-        parts = zip((7, 5), (*tangents, *variable_tangents), strict=True)
-        return [function(*primals), sum(wide(k * t) for k, t in parts if t is not None)]
-
-    return function
-
-
-def beside_v(grad_fn):
-    return lambda x: cg.custom_gradient(lambda x: (x, grad_fn))(x) + 5.0 * V
-
-
-# All have the gradients 7 dy for x and 5 dy for V, in another dtype than float32.
-CASTS = {
-    "custom_gradient": cg.custom_gradient(lambda x: (x * V, lambda dy, variables: (wide(7 * dy), [wide(5 * dy)]))),
-    "custom_vjp": cg.custom_vjp(lambda x: (x * V, None), lambda r, dy, variables: (wide(7 * dy), [wide(5 * dy)])),
-    "custom_jvp": times_v(),
-    "override_gradients": cg.override_gradients(lambda x: x * V, {"Mul": lambda op, dy: (wide(7 * dy), wide(5 * dy))}),
-    "grad_pass_through": lambda x: tf.cast(7.0 * cg.grad_pass_through(wide)(x), tf.float32) + 5.0 * V,
-    "bfloat16": beside_v(lambda dy: tf.cast(7 * dy, tf.bfloat16)),
-    "an array": beside_v(lambda dy: np.array([7.0, 70.0])),
-    "slices": beside_v(lambda dy: tf.IndexedSlices(wide(7 * dy), tf.constant([0, 1]))),
-}
-
-
-@pytest.mark.parametrize(("case", "mode"), pairs(CASTS, [*RUNS, "loop", "reloaded"], quick=2))
-def test_another_real_dtype_is_cast(case, mode, tmp_path):
-    function, v = CASTS[case], V
-    if mode == "reloaded":
-        model = tf.Module()
-        model.v, model.f = V, tf.function(function, input_signature=[tf.TensorSpec([2])])
-        tf.saved_model.save(model, tmp_path)
-        loaded = tf.saved_model.load(tmp_path)
-        function, v = loaded.f, loaded.v
-    if mode == "loop":
-        function = functools.partial(while_loop, function)
-    run = {"loop": "traced", "reloaded": "eager"}.get(mode, mode)
-    found = gradients(run, lambda x, _: function(x), [tf.constant(X, tf.float32), v], tf.constant(DY, tf.float32))
-    for gradient, number in zip(found, (7, 5), strict=True):
-        assert gradient.dtype == tf.float32
-        np.testing.assert_allclose(tf.convert_to_tensor(gradient), number * DY)
-
-
 def test_complex_inputs_take_real_gradients(gradient):
     function = cg.custom_gradient(lambda z: (z, lambda dz: tf.math.real(dz)))
     (dz,) = gradient(function, [X + 1j], tf.constant(DY + 3j))
     np.testing.assert_allclose(dz, DY)
-
-
-@pytest.mark.parametrize("mode", RUNS)
-def test_a_tangent_is_cast(mode):
-    def run(x):
-        with tf.autodiff.ForwardAccumulator(x, tf.cast(DY, tf.float32)) as accumulator:
-            y = CASTS["custom_jvp"](x)
-        return accumulator.jvp(y)
-
-    np.testing.assert_allclose(RUNS[mode](run)(tf.constant(X, tf.float32)), 7 * DY)

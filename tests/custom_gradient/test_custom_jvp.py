@@ -90,14 +90,3 @@ def test_the_rule_runs_only_for_a_derivative():
     assert len(calls) == 1
     jvp(function, [x], [x])
     assert len(calls) == 2
-
-
-def test_a_rule_without_a_tangent_for_the_output():
-    function = cg.custom_jvp(lambda x: (tf.sin(x), tf.cos(x)))
-    function.defjvp(lambda primals, tangents: (function(*primals), (None, 3 * tangents[0])))
-    x = tf.constant([1.0, 2.0])
-    with tf.GradientTape(persistent=True) as tape:
-        tape.watch(x)
-        first, second = function(x)
-    np.testing.assert_array_equal(tape.gradient(first, x), [0.0, 0.0])
-    np.testing.assert_array_equal(tape.gradient(second, x), [3.0, 3.0])

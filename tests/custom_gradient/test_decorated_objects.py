@@ -202,7 +202,7 @@ def test_functions_of_a_program_run_in_another_process(tmp_path):
     run_python(program, tmp_path / "functions", cwd=tmp_path)
     load = "import sys, pickle; f, g = pickle.load(open(sys.argv[1], 'rb')); print([f(each) for each in g])"
     lines = run_python(load, tmp_path / "functions", cwd=tmp_path).stdout.splitlines()
-    assert lines == [str([[factor, 10.0 * factor] for factor in (2.0, 3.0, 4.0, 5.0, 6.0, 7.0)])]
+    assert lines == [str([[factor, 10.0 * factor] for factor in (2.0, 3.0, 5.0, 6.0)])]
 
 
 def test_a_partial_is_a_backward():

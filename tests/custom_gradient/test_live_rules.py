@@ -15,7 +15,7 @@ from tf_cg_ops._src.custom_gradient import rule_graph
 
 from ..support.modes import RUNS, gradients, tape_vjp
 from ..support.processes import run_python
-from ..support.tensors import address, pairs
+from ..support.tensors import address
 
 X = np.array([0.5, -1.0, 2.0])
 DY = np.array([1.0, 10.0, -3.0])
@@ -196,39 +196,6 @@ def test_a_traced_rule_captures_the_shape_and_not_the_tensor(read, tmp_path):
     loaded = tf.saved_model.load(tmp_path)
     (dx,) = gradients("eager", loaded.loop, [tf.constant([2.0])], None)
     assert dx.numpy().tolist() == [8.0]
-
-
-# A rule can return a tensor that it closes over
-
-
-@pytest.mark.parametrize(
-    ("kind", "place"), pairs(["tensor", "slices", "eager tensor"], ["alone", "loop", "tape inside", "jit"], quick=2)
-)
-def test_a_gradient_that_is_computed_with_the_value(kind, place):
-    outside = tf.constant(X)
-
-    @cg.custom_gradient
-    def function(x):
-        computed, rows = 2.0 * x, tf.argsort(x)
-        closed_over = {
-            "tensor": computed,
-            "slices": tf.IndexedSlices(computed, rows, tf.shape(x)),
-            "eager tensor": outside,
-        }[kind]
-        return tf.identity(x), lambda dy: closed_over
-
-    def loop(x):
-        return tf.while_loop(lambda i, x: i < 1, lambda i, x: (i + 1, function(x)), (0, x), maximum_iterations=1)[1]
-
-    wrapped = {
-        "alone": tf.function(function),
-        "loop": tf.function(loop),
-        "jit": tf.function(function, jit_compile=True),
-    }
-    mode = "traced" if place == "tape inside" else "eager"
-    (dx,) = gradients(mode, wrapped.get(place, function), [tf.constant(X)], tf.constant(DY))
-    expected = {"tensor": 2.0 * X, "slices": 2.0 * X[np.argsort(np.argsort(X))], "eager tensor": X}[kind]
-    np.testing.assert_allclose(tf.convert_to_tensor(dx), expected)
 
 
 # The value

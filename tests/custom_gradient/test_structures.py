@@ -80,28 +80,9 @@ def test_what_hides_tensors_is_refused_as_a_value_and_as_an_argument(name, kind,
 
 
 def test_a_value_can_hold_constants(gradient):
-    constants = [
-        None,
-        True,
-        3,
-        2.5,
-        1j,
-        "text",
-        b"bytes",
-        np.float32(1.0),
-        np.arange(3),
-        tf.float32,
-        tf.TensorShape([2]),
-    ]
-    function = cg.custom_gradient(lambda x: ((2.0 * x, constants), lambda dy, *others: 7.0 * dy))
-
-    def run(x):
-        value, others = function(x)
-        assert others[5] == "text"
-        assert len(others) == len(constants)
-        return value
-
-    np.testing.assert_allclose(gradient(run, [X], DY), [7.0 * DY])
+    constants = [None, True, 3, 2.5, 1j, "text", b"b", np.float32(1.0), np.arange(3), tf.float32, tf.TensorShape([2])]
+    function = cg.custom_gradient(lambda x: ((2.0 * x, constants), lambda dy, *others: len(others) * dy))
+    np.testing.assert_allclose(gradient(lambda x: function(x)[0], [X], DY), [len(constants) * DY])
 
 
 class Model:

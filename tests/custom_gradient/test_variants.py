@@ -9,8 +9,6 @@ import tensorflow as tf
 import tf_cg_ops as cg
 from tf_cg_ops._src.core import tf_internal
 
-from ..support.modes import tape_vjp
-
 pytestmark = pytest.mark.core
 
 X, DY = tf.constant([1.0, 2.0]), tf.constant([1.0, 10.0])
@@ -32,29 +30,6 @@ def test_custom_vjp_passes_residuals_and_nondifferentiable_arguments(mode, facto
     dx, dy = gradient(lambda x, y: function("first", x, y, **arguments, scale=2.0), [X, 3.0 * X], DY)
     np.testing.assert_allclose(dx, 20 * 3 * X * DY)
     np.testing.assert_allclose(dy, factor * X * DY)
-
-
-def test_a_loop_recomputes_each_step_once():
-    computed = []
-
-    @cg.recompute_grad
-    def sine(x):
-        def count(x):
-            computed.append(1)
-            return x
-
-        counted = lambda x: tf.ensure_shape(tf.numpy_function(count, [x], x.dtype, stateful=False), [2])  # noqa: E731
-        return tf.sin(tf.grad_pass_through(counted)(x))
-
-    def loop(x):
-        return tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, sine(x)), (0, x))[1]
-
-    _, (dx,) = tf.function(tape_vjp)(loop, [X], DY)
-    assert len(computed) == 2 * 3
-    x, expected = X.numpy(), DY.numpy()
-    for _ in range(3):
-        x, expected = np.sin(x), expected * np.cos(x)
-    np.testing.assert_allclose(dx, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("loop", [False, True], ids=["", "loop"])

@@ -274,6 +274,7 @@ class Case:
                 assert actual is None or (mode in ("around", "forward", "reloaded") and not np.any(actual)), i
             else:
                 np.testing.assert_allclose(actual, wanted, rtol=1e-6, atol=1e-12, err_msg=f"argument {i}")
+                assert callable(self.args[i]) or actual.dtype == self.args[i].dtype, i
 
 
 def _of_case(mode):

@@ -22,7 +22,7 @@ def record(
     `tangents` is for forward mode: it takes one tangent for each input and returns one, or None, for each output.
     Without it, TensorFlow transposes `backward`.
     """
-    gradients = functools.partial(_dense_in_forward_mode, lambda dys: backward(*dys))
+    gradients = functools.partial(_dense_in_forward_mode, backward)
     tf_internal.record_operation(name, outputs, inputs, gradients, tangents)
 
 
@@ -36,13 +36,12 @@ def recorded_copies(
     """Copies EagerTensors and records `backward`, which takes a list, for the copies."""
     # The copies are not recorded, because forward mode would take the tangents of the results.
     copies = [unrecorded_identity(result) for result in results]
-    gradients = functools.partial(_dense_in_forward_mode, backward)
-    tf_internal.record_operation(name, copies, inputs, gradients, tangents)
+    record(name, copies, inputs, lambda *dys: backward(list(dys)), tangents)
     return copies
 
 
-def _dense_in_forward_mode(backward: Callable[[list[Any]], Sequence[Any]], *dys: Any) -> Sequence[Any]:
-    gradients = backward(list(dys))
+def _dense_in_forward_mode(backward: Callable[..., Sequence[Any]], *dys: Any) -> Sequence[Any]:
+    gradients = backward(*dys)
     for gradient in gradients:
         if type(gradient) is not EagerTensor and isinstance(gradient, tf.IndexedSlices):
             return gradients if new_tapes_record() else [slices.to_dense(gradient) for gradient in gradients]

@@ -244,13 +244,11 @@ class CustomGradient:
         """Makes a tf.function compare arguments by identity, not by the function in __wrapped__."""
         return tf_internal.TraceTypeByIdentity(weakref.ref(self))
 
-    def __copy__(self) -> CustomGradient:
+    def __deepcopy__(self, memo: Any = None) -> CustomGradient:
         """Returns itself, like a function."""
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> CustomGradient:
-        """Returns itself, like a function."""
-        return self
+    __copy__ = __deepcopy__
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickles like a function: each pickler decides whether it stores the name of the record, or its code."""
