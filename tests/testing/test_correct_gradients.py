@@ -20,20 +20,6 @@ MATRIX, BATCH = RNG.normal(size=[2, 3]), RNG.normal(size=[2, 3])
 Z = RNG.normal(size=[3]) + 1j * RNG.normal(size=[3])
 
 
-def shared_scalar(x):
-    """[n], [n], []."""
-    return cg.embed_gradient(fx=tf.exp(Y * x), gx=Y * tf.exp(Y * x), x=x)
-
-
-def jacobian(x):
-    """[m], [m, n], [n]."""
-    return cg.embed_gradient(fx=tf.linalg.matvec(MATRIX, tf.sin(x)), gx=MATRIX * tf.cos(x), x=x, axis=None)
-
-
-def product(x, y):
-    return cg.embed_gradient(fx=x * tf.exp(y), gx=[tf.exp(y), x * tf.exp(y)], x=[x, y])
-
-
 @cg.custom_gradient
 def log1pexp(x):
     e = tf.exp(x)
@@ -43,11 +29,6 @@ def log1pexp(x):
 jvp = cg.custom_jvp(lambda x, y: x * tf.sin(y))
 jvp.defjvp(lambda p, t: (jvp(*p), t[0] * tf.sin(p[1]) + p[0] * tf.cos(p[1]) * t[1]))
 vjp = cg.custom_vjp(lambda x, y: (x * tf.sin(y), (x, y)), lambda r, dy: (dy * tf.sin(r[1]), dy * r[0] * tf.cos(r[1])))
-
-
-@cg.custom_gradient
-def square_of_complex(z):
-    return z * z, lambda dy: 2.0 * dy * tf.math.conj(z)
 
 
 class Pair(typing.NamedTuple):
@@ -65,11 +46,6 @@ def nested(tree, *, factor):
     return Pair(a * b, {"c": b**2 * factor}), grad_fn
 
 
-@tf.custom_gradient
-def of_tensorflow(x):
-    return tf.exp(x), lambda dy: dy * tf.exp(x)
-
-
 def mixed(x, n, flag, text, nothing):
     """Arguments without a derivative are passed on unchanged, and outputs without one are compared, too."""
     assert isinstance(n, int)
@@ -81,18 +57,23 @@ def mixed(x, n, flag, text, nothing):
 SECOND, FORWARD = {"second_order": True}, {"forward_mode": True}
 # A function, its arguments and the options of the check.
 RIGHT = {
-    "shared_scalar": (shared_scalar, [0.5], FORWARD),
+    # The shapes of fx, gx and x: [n], [n], []; then reduced by axis; then [m], [m, n], [n].
+    "shared_scalar": (lambda x: cg.embed_gradient(tf.exp(Y * x), Y * tf.exp(Y * x), x), [0.5], FORWARD),
     "axis": (lambda x: cg.embed_gradient(tf.reduce_sum(x**3, -1), 3 * x**2, x, axis=-1), [BATCH], FORWARD),
-    "jacobian": (jacobian, [X], FORWARD),
-    "pairs": (product, [X, Y], FORWARD),
+    "jacobian": (
+        lambda x: cg.embed_gradient(tf.linalg.matvec(MATRIX, tf.sin(x)), MATRIX * tf.cos(x), x, axis=None),
+        [X],
+        FORWARD,
+    ),
+    "pairs": (lambda x, y: cg.embed_gradient(x * tf.exp(y), [tf.exp(y), x * tf.exp(y)], [x, y]), [X, Y], FORWARD),
     "holomorphic": (lambda z: cg.embed_gradient(z**3, 3 * z**2, z), [Z], FORWARD),
     "custom_gradient": (log1pexp, [X], SECOND),
     "custom_vjp": (vjp, [X, Y], SECOND),
     "custom_jvp": (jvp, [X, Y], SECOND),
     "recompute_grad": (cg.recompute_grad(lambda x: tf.sin(x) ** 2), [X], SECOND),
-    "complex": (square_of_complex, [Z], SECOND),
+    "complex": (cg.custom_gradient(lambda z: (z * z, lambda dy: 2.0 * dy * tf.math.conj(z))), [Z], SECOND),
     "structures": (nested, [{"a": X, "b": [Y]}], {"kwargs": {"factor": 0.7}, **SECOND}),
-    "tf.custom_gradient": (of_tensorflow, [X], SECOND),
+    "tf.custom_gradient": (tf.custom_gradient(lambda x: (tf.exp(x), lambda dy: dy * tf.exp(x))), [X], SECOND),
     "softmax": (tf.nn.softmax, [BATCH], {"kwargs": {"axis": 0}, **SECOND}),
     "linear": (tf.linalg.matvec, [MATRIX, X], SECOND),
     "real_of_complex": (tf.abs, [Z], SECOND),
