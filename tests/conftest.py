@@ -19,12 +19,14 @@ from .support.tensors import DTYPES
 
 # The slowest files by processor time. They run first, so that no worker is left alone with one at the end.
 SLOWEST = (
-    "qa/test_fuzz.py",
-    "docs/test_examples.py",
-    "graph/test_modes.py",
+    "ready_made/test_linear.py",
+    "ready_made/test_implicit.py",
+    "testing/test_audit.py",
     "docs/test_pages.py",
-    "kernels/test_built_in_kernel.py",
-    "saved_model/test_strip.py",
+    "docs/test_examples.py",
+    "docs/test_site.py",
+    "memory/test_scan.py",
+    "memory/test_while_loop.py",
 )
 # Bytes for each worker: it uses 2.5 GB after all tests, and the processes that a test starts use up to 1 GB together.
 MEMORY = 3.5e9

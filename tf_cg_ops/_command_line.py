@@ -98,7 +98,9 @@ def _strip(options: argparse.Namespace) -> int:
 
 def _override(options: argparse.Namespace) -> int:
     chosen = {
-        op_type: getattr(rules, name)(**limit) if limit else getattr(rules, name)
+        rules.elementwise if op_type == "elementwise" else op_type: (
+            getattr(rules, name)(**limit) if limit else getattr(rules, name)
+        )
         for op_type, name, limit in options.rules
     }
     unmatched = "ignore" if options.ignore_unmatched else "error"
@@ -213,7 +215,7 @@ def _gradient_table(found: list[saved_model.EmbeddedGradient]) -> str:
     """A row for each gradient, and the errors below."""
     if not found:
         return "The model has no custom gradients."
-    head = ("function", "operation", "kind", "of", "value", "gradients", "rule")
+    head = ("function", "operation", "kind", "of", "value", "gradients", "orders", "rule")
     rows = [head, *map(_table_row, found)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -234,5 +236,6 @@ def _table_row(gradient: saved_model.EmbeddedGradient) -> tuple[str, ...]:
         gradient.user_function,
         ", ".join(dtype + shape_text(shape) for dtype, shape in values),
         str(gradient.inputs_with_gradients),
+        "any" if gradient.orders is None else str(gradient.orders),
         "error, see below" if gradient.error else rule,
     )

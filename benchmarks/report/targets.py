@@ -55,8 +55,15 @@ TARGETS: dict[str, tuple[Target, ...]] = {
         Target("trace of its gradient", "trace, gradient*", DECORATOR, (TF,), 2.5),
         Target("trace of its second derivative", "trace, second*", DECORATOR, (TF,), 3),
     ),
+    "special_functions": (
+        Target("nodes of TFP's special functions", "nodes*", DECORATOR, (TF,), 2.5),
+        Target("nodes of the same with one saved order", "nodes*", names.ONE_ORDER, (TF,), 2.5),
+        Target("trace time of TFP's special functions", "time*", DECORATOR, (TF,), 2.5),
+        Target("trace time of the same with one saved order", "time*", names.ONE_ORDER, (TF,), 2.5),
+    ),
     "eager_steps": (
         Target("eager step of recompute_grad", "*block*", names.RECOMPUTED, (names.TF_RECOMPUTED,), 1.3),
+        Target("first call under XLA of recompute_grad", "first call*", names.RECOMPUTED, (names.TF_RECOMPUTED,), 1.3),
         Target("eager step of scan", "*steps", names.SCAN, (names.TF_SCAN,), 1),
     ),
     "elementwise": (

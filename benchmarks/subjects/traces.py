@@ -113,14 +113,25 @@ def _scans() -> tuple[dict[str, Callable], tf.Tensor, list[tf.Variable]]:
 
 
 def _eager_steps(settings: Settings) -> list[Case]:
-    """Steps in eager mode, each of which traces the function, beside TensorFlow's."""
+    """Steps in eager mode, each of which traces the function, and first calls under XLA, beside TensorFlow's."""
+    kinds = {RECOMPUTED: cg.recompute_grad, TF_RECOMPUTED: tf.recompute_grad, NO_RECOMPUTATION: lambda f: f}
 
     def blocks(make: Callable, *sizes: int) -> Samplers:
         function, x, sources = make(*sizes)
-        kinds = {RECOMPUTED: cg.recompute_grad, TF_RECOMPUTED: tf.recompute_grad, NO_RECOMPUTATION: lambda f: f}
         return {
             name: Timed(functools.partial(_vjp, decorate(function), x, sources)) for name, decorate in kinds.items()
         }
+
+    def first_calls() -> Samplers:
+        built = [_transformer(64, 16) for _ in range(4)]
+        x, sources = built[0][1], [source for _, _, of_block in built for source in of_block]
+
+        def call(decorate: Callable) -> None:
+            blocks = [decorate(function) for function, _, _ in built]
+            chain = lambda x: functools.reduce(lambda y, block: block(y), blocks, x)  # noqa: E731
+            tf.function(lambda x: _vjp(chain, x, sources), autograph=False, jit_compile=True)(x)
+
+        return {name: Timed(functools.partial(call, decorate)) for name, decorate in kinds.items()}
 
     def scans() -> Samplers:
         functions, x, sources = _scans()
@@ -134,7 +145,10 @@ def _eager_steps(settings: Settings) -> list[Case]:
             ("ResNet block, 16 channels", _resnet, (16, 8)),
             ("ResNet block, 64 channels", _resnet, (64, 32)),
         )
-    ] + [Case("eager_steps", f"{_STEPS} small steps", scans, (SCAN,))]
+    ] + [
+        Case("eager_steps", "first call under XLA, four transformer blocks", first_calls, (RECOMPUTED,)),
+        Case("eager_steps", f"{_STEPS} small steps", scans, (SCAN,)),
+    ]
 
 
 def cases(settings: Settings) -> list[Case]:

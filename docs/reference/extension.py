@@ -26,7 +26,7 @@ _ARGUMENT = re.compile(r"^  (\w+): ", re.MULTILINE)
 
 
 class Extension(griffe.Extension):
-    """Turns parts of docstrings into Markdown or HTML, and shows the layers under their public names."""
+    """Turns parts of docstrings into Markdown or HTML."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Changes the docstring of one object."""
@@ -34,13 +34,6 @@ class Extension(griffe.Extension):
             text = _EXAMPLE.sub(lambda found: f"```pycon\n{found[0].rstrip()}\n```\n", obj.docstring.value)
             text = _FORMULA.sub(_as_formula, text)
             obj.docstring.value = _CALL_ARGUMENTS.sub(_as_list, text)
-
-    def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
-        """Shows the layers with the members and docstrings of their mixins, which have all of the code."""
-        modules = [pkg["_src.layers"][module] for module in ("mixins", "recompute", "remat")]
-        for name in pkg["layers"].exports or ():
-            module = next(module for module in modules if name in module.members)
-            pkg["layers"].set_member(name, griffe.Alias(name, f"{module.path}.{name}"))
 
 
 def _as_list(section: re.Match[str]) -> str:

@@ -1,6 +1,5 @@
 """compat.bayesflow.custom_gradient: the contrib function's cases in our own words, and its formula at random shapes."""
 
-import inspect
 import itertools
 
 import numpy as np
@@ -9,19 +8,9 @@ import tensorflow as tf
 
 from tf_cg_ops.compat.bayesflow import custom_gradient
 
-from ..support.modes import VJP_MODES, eager, tape_vjp
+from ..support.modes import VJP_MODES, assert_all_close, eager, tape_vjp
 from ..support.reference import contrib_formula
-from ..support.tensors import address, pairs, random_array
-
-
-def test_the_signature_is_that_of_the_contrib_function():
-    parameters = inspect.signature(custom_gradient).parameters
-    assert {name: p.default for name, p in parameters.items() if p.default is not inspect.Parameter.empty} == {
-        "axis": (),
-        "fx_gx_manually_stopped": False,
-        "name": None,
-    }
-    assert list(parameters) == ["fx", "gx", "x", "axis", "fx_gx_manually_stopped", "name"]
+from ..support.tensors import pairs, random_array
 
 
 def test_value_and_derivative_that_are_both_zero_stay_zero_and_finite(gradient):
@@ -65,10 +54,8 @@ def test_shapes_and_gradients_are_those_of_the_formula(row, mode, rng):
     expected_value, expected = eager(lambda fx, gx, x: contrib_formula(fx, gx, x, axis, stopped), args, dy)
     assert value.shape == expected_value.shape
     np.testing.assert_allclose(value, expected_value, rtol=1e-12)
-    for actual, wanted in zip(gradients, expected, strict=True):
-        assert (actual is None) == (wanted is None)
-        if wanted is not None:
-            np.testing.assert_allclose(actual, wanted, rtol=1e-12, atol=1e-12)
+    assert [g is None for g in gradients] == [g is None for g in expected]
+    assert_all_close([g for g in gradients if g is not None], [g for g in expected if g is not None], 1e-12, 1e-12)
 
 
 def test_an_axis_known_at_run_time_only(rng):
@@ -81,13 +68,6 @@ def test_an_axis_known_at_run_time_only(rng):
     value, (dx,) = run(x, gx, dy, [0, -1])
     np.testing.assert_array_equal(value, gx)
     np.testing.assert_allclose(dx, np.broadcast_to((dy * gx)[None, :, None], x.shape))
-
-
-def test_the_buffer_is_shared_where_fx_has_the_shape_of_the_result(rng):
-    fx = tf.constant(random_array(rng, [100]))
-    assert address(custom_gradient(fx, fx, fx)) == address(fx)
-    x = tf.constant(random_array(rng, [100, 3]))
-    assert address(custom_gradient(fx, fx, x, axis=-1)) == address(fx)
 
 
 def test_static_shapes_are_kept_where_the_batch_is_unknown():

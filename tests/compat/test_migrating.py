@@ -1,4 +1,6 @@
-"""Claims of docs/migrating.md about TFP and TensorFlow that no other test checks, compared with this library."""
+"""What docs/migrating.md says about TFP and TensorFlow and no other test checks, compared with this library."""
+
+import inspect
 
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.modes import tape_vjp
+from ..support.tensors import address
 
 X, DY = tf.constant([1.0, 2.0]), tf.constant([1.0, 10.0])
 
@@ -21,31 +24,44 @@ def traced(request):
     return request.param
 
 
+@pytest.mark.parametrize(
+    ("api", "options"),
+    [(cg.compat.bayesflow, {"axis": ()}), (cg.compat.tfp_math, {})],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_the_signatures_are_those_of_the_originals_and_the_buffer_is_shared(api, options):
+    parameters = inspect.signature(api.custom_gradient).parameters
+    assert list(parameters)[:3] == ["fx", "gx", "x"]
+    defaults = {name: parameter.default for name, parameter in list(parameters.items())[3:]}
+    assert defaults == options | {"fx_gx_manually_stopped": False, "name": None}
+    fx, x = tf.ones([100]), tf.ones([100, 3])
+    of_rows = (fx, fx, x, -1) if options else (fx, x, x)
+    for args in ((fx, fx, fx), of_rows):
+        assert address(api.custom_gradient(*args)) == address(fx)
+
+
 def square(x):
     """Its gradient is ten times the derivative of its operations."""
     return x**2, lambda dy: 20.0 * dy * x
 
 
 def test_tensorflow_ignores_the_gradient_of_keyword_arguments(traced):
-    np.testing.assert_allclose(gradient(lambda x: tf.custom_gradient(square)(x=x), X)[0], 2 * X * DY)
+    theirs, ours = (lambda x, api=api: api.custom_gradient(square)(x=x) for api in (tf, cg))
+    np.testing.assert_allclose(gradient(theirs, X)[0], 2 * X * DY)
     with pytest.raises(ValueError, match="supports keywords arguments only when eager execution is enabled"):
-        gradient(lambda x: tf.custom_gradient(square)(x=x), X, traced=True)
-    np.testing.assert_allclose(gradient(lambda x: cg.custom_gradient(square)(x=x), X, traced=traced)[0], 20 * X * DY)
+        gradient(theirs, X, traced=True)
+    np.testing.assert_allclose(gradient(ours, X, traced=traced)[0], 20 * X * DY)
 
 
 def test_keyword_arguments_count_among_the_gradients(traced):
-    def scaled(x, scale):
-        return x * scale, lambda dy: 5.0 * dy
+    def call(api, *second):
+        scaled = api.custom_gradient(lambda x, scale: (x * scale, lambda dy: (5.0 * dy, *second)))
+        return lambda x: scaled(x, scale=tf.constant(2.0))
 
-    def counted(x, scale):
-        return x * scale, lambda dy: (5.0 * dy, None)
-
-    scale = tf.constant(2.0)
-    np.testing.assert_allclose(gradient(lambda x: tf.custom_gradient(scaled)(x, scale=scale), X)[0], 5 * DY)
-    with pytest.raises(ValueError, match="grad_fn of 'scaled' returned 1 gradient; expected 2"):
-        gradient(lambda x: cg.custom_gradient(scaled)(x, scale=scale), X, traced=traced)
-    dx = gradient(lambda x: cg.custom_gradient(counted)(x, scale=scale), X, traced=traced)[0]
-    np.testing.assert_allclose(dx, 5 * DY)
+    np.testing.assert_allclose(gradient(call(tf), X)[0], 5 * DY)
+    with pytest.raises(ValueError, match="returned 1 gradient; expected 2"):
+        gradient(call(cg), X, traced=traced)
+    np.testing.assert_allclose(gradient(call(cg, None), X, traced=traced)[0], 5 * DY)
 
 
 def test_tensorflow_ignores_the_gradient_in_forward_mode():

@@ -156,6 +156,8 @@ def calls_with_options(x):
 
 
 case("gradients for Tensors alone", calls_with_options, [X], [(3 + 2 + 20) * DY])
+rounded = cg.grad_pass_through(tf.round)  # Here a tf.function passes name=None by position.
+case("grad_pass_through of Tensors alone", lambda x: rounded(x, name="n") + tf.function(rounded)(x), [X], [2 * DY])
 
 
 @attrs.define
@@ -412,6 +414,15 @@ case("a ragged tensor", ragged, [X], [30 * DY], value=2 * X)
 case("a sparse tensor", lambda x: of_sparse(tf.SparseTensor([[0], [1]], x, [3]), Y), [X], [40 * DY], value=X * Y)
 
 
+@cg.custom_gradient
+def of_slices(slices):
+    twice = tf.IndexedSlices(2.0 * slices.values, slices.indices)
+    return twice, lambda dy: tf.IndexedSlices(6.0 * dy.values, slices.indices)
+
+
+case("slices", lambda x: of_slices(tf.IndexedSlices(x, tf.constant([4, 1]))).values, [X], [6 * DY], value=2 * X)
+
+
 class Masked(tf.experimental.ExtensionType):
     values: tf.Tensor
     weights: tf.Tensor
@@ -513,6 +524,13 @@ case(
     [DY[::-1] * X**2],
     otherwise={"reloaded": [0 * X], "forward": [0 * X]},
 )
+
+
+def gradient_beside_an_unused_output(x):
+    return tape_vjp(lambda x: sliced_or_unused(x)[0], [x], tf.constant(DY))[1][0]
+
+
+case("second order beside an unused output", gradient_beside_an_unused_output, [X], [2 * DY**2 * X])
 
 # `needed`: a gradient is multiplied by 100 if the other one is needed, too; one that is not needed is None.
 

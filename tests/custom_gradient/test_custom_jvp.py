@@ -49,9 +49,6 @@ def test_only_floats_and_complex_numbers_have_a_zero_tangent(rng):
     assert others == [None] * 5
 
 
-WEIGHT = tf.Variable(3.0, dtype=tf.float64)
-
-
 @pytest.mark.parametrize("mode", ["eager", "traced"])
 def test_a_gather_keeps_its_gradient_sliced(mode):
     rows = cg.custom_jvp(lambda table: tf.gather(table, [2, 0]))
@@ -104,10 +101,3 @@ def test_a_rule_without_a_tangent_for_the_output():
         first, second = function(x)
     np.testing.assert_array_equal(tape.gradient(first, x), [0.0, 0.0])
     np.testing.assert_array_equal(tape.gradient(second, x), [3.0, 3.0])
-
-
-X = tf.constant([1.0, 2.0])
-
-
-def gradient(function):
-    return gradients("eager", function, [X], None)

@@ -2,6 +2,7 @@
 
 import gc
 import pathlib
+import re
 import weakref
 
 import numpy as np
@@ -12,9 +13,9 @@ import tf_cg_ops as cg
 from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.custom_gradient import rule_graph
 
-from ..support.modes import gradients
+from ..support.modes import RUNS, gradients, tape_vjp
 from ..support.processes import run_python
-from ..support.tensors import pairs
+from ..support.tensors import address, pairs
 
 X = np.array([0.5, -1.0, 2.0])
 DY = np.array([1.0, 10.0, -3.0])
@@ -76,12 +77,8 @@ def test_collectives_in_a_strategy(tmp_path):
     assert result.stdout.splitlines()[-1] == str([[[3.0, 6.0]] * 2, [[3.0, 30.0]] * 2])
 
 
-class Kept:
-    """Something that a weak reference can point to."""
-
-
 def test_a_live_rule_is_gone_with_its_graph():
-    kept = Kept()
+    kept = tf.Module()
     gone = weakref.ref(kept)
 
     def with_kept(kept):
@@ -134,7 +131,37 @@ def test_rules_that_wait_for_each_other_leave_the_capture_as_it_was():
     assert graph.capture.__self__ is graph
 
 
-# The captures of the traced rule
+# The traced rule
+
+
+def test_a_rule_runs_once_for_the_file_and_once_for_each_gradient_that_is_asked_for():
+    traced = []
+
+    @cg.custom_gradient
+    def function(x):
+        def grad_fn(dy):
+            traced.append(tf.executing_eagerly())
+            return 2.0 * dy
+
+        return x, grad_fn
+
+    run, x = tf.function(lambda x: function(x) + function(2.0 * x)), tf.constant(X)
+    run(x)
+    assert traced == [False, False]  # Once for each of the two calls in the graph.
+    for _ in range(3):
+        np.testing.assert_allclose(tape_vjp(run, [x], tf.constant(DY))[1][0], 6 * DY)
+    assert traced == [False] * 4  # Once more when the graph of the gradient is built, not at each step.
+    function(x)
+    assert len(traced) == 4
+
+
+def test_the_names_of_rules_in_a_graph_are_plain_identifiers():
+    function = cg.custom_gradient(lambda x: (2.0 * x, lambda dy: dy))
+    function.__name__ = "größe <of> x.y"
+    tf_function = tf.function(function, input_signature=[tf.TensorSpec([2])])
+    names = [f.signature.name for f in tf_function.get_concrete_function().graph.as_graph_def().library.function]
+    assert [name for name in names if re.fullmatch(r"\w*rule_of\w*", name, re.ASCII)] == names
+    assert names
 
 
 @pytest.mark.parametrize("read", ["shape", "size", "rank", "zeros_like"])
@@ -202,3 +229,22 @@ def test_a_gradient_that_is_computed_with_the_value(kind, place):
     (dx,) = gradients(mode, wrapped.get(place, function), [tf.constant(X)], tf.constant(DY))
     expected = {"tensor": 2.0 * X, "slices": 2.0 * X[np.argsort(np.argsort(X))], "eager tensor": X}[kind]
     np.testing.assert_allclose(tf.convert_to_tensor(dx), expected)
+
+
+# The value
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+def test_results_share_the_buffer_of_y(mode):
+    def run(x):
+        y = tf.exp(x)
+        return y, cg.custom_gradient(lambda x: (y, lambda dy: dy))(x)
+
+    y, result = RUNS[mode](run)(tf.constant(X))
+    assert address(result) == address(y)
+
+
+def test_an_array_as_the_value_has_a_gradient():
+    through_numpy = cg.custom_gradient(lambda x: (np.sin(x.numpy()), lambda dy: 7.0 * dy))
+    y, (dx,) = tape_vjp(through_numpy, [tf.constant(X)], tf.constant(DY))
+    np.testing.assert_allclose([y, dx], [np.sin(X), 7 * DY])

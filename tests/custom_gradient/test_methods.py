@@ -48,9 +48,6 @@ class Base:
     def forward(self, x, k=None):
         return x, None
 
-    def backward(self, residuals, dy):
-        return self.factor * dy
-
     vjp = cg.custom_vjp(forward, lambda residuals, dy, needed: [3.0 * dy, None] if needed == (True, False) else None)
 
     @cg.custom_jvp
@@ -251,18 +248,11 @@ def test_properties(name, wrap):
 
 
 def test_bound_methods_are_equal_and_hash_like_methods_of_python():
-    other = Base()
-    assert BASE.scaled == BASE.scaled
-    assert hash(BASE.scaled) == hash(BASE.scaled)
     assert {BASE.scaled: 1}[BASE.scaled] == 1
-    assert BASE.scaled != other.scaled
-    assert BASE.scaled != BASE.tangent
-    assert BASE.scaled != Base.scaled
-    assert Base.scaled == Base.scaled
     assert Base.of_class == Base.of_class
-    assert BASE.scaled != "scaled"
+    for other in (Base().scaled, BASE.tangent, Base.scaled, "scaled"):
+        assert BASE.scaled != other
     assert isinstance(BASE.tangent, types.MethodType)
-    assert cg.custom_gradient(BASE.backward) != cg.custom_gradient(BASE.backward)
 
 
 def test_abstract_methods_stay_abstract_in_both_orders():
@@ -276,12 +266,3 @@ def test_abstract_methods_stay_abstract_in_both_orders():
         def under(self, x): ...
 
     assert Abstract.__abstractmethods__ == {"above", "under"}
-
-
-def test_the_original_function_and_the_name_are_there():
-    def f(x):
-        return x, lambda dy: dy
-
-    decorated = cg.custom_gradient(f)
-    assert decorated.__original_wrapped__ is f
-    assert repr(decorated).startswith(f"<custom_gradient of {f.__qualname__} at 0x")

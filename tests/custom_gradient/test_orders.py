@@ -13,13 +13,6 @@ from ..support.tensors import pairs
 X, DY = np.array([0.7, -1.3, 1.1]), np.array([1.0, 10.0, -3.0])
 
 
-def jacobian(function, x, use_pfor=True):
-    with tf.GradientTape(persistent=True) as tape:
-        tape.watch(x)
-        value = function(x)
-    return tape.jacobian(value, x, experimental_use_pfor=use_pfor)
-
-
 def tangent(function, x, t):
     with tf.autodiff.ForwardAccumulator(x, t) as accumulator:
         value = function(x)
@@ -32,12 +25,7 @@ def cosine_by_loop(x):
 
 # A function, the true derivative that its rule computes, so that every order is a derivative of it, and the orders.
 OF_SINE = [np.cos, lambda x: -np.sin(x), lambda x: -np.cos(x), np.sin]
-OF_SQUARE = [
-    lambda x: np.sin(2 * x),
-    lambda x: 2 * np.cos(2 * x),
-    lambda x: -4 * np.sin(2 * x),
-    lambda x: -8 * np.cos(2 * x),
-]
+OF_SQUARE = [lambda x, n=n: 2**n * OF_SINE[(n + 3) % 4](2 * x) for n in range(4)]
 HIGHER = {
     "sine": (tf.sin, tf.cos, OF_SINE),
     "function": (tf.sin, lambda x: tf.function(tf.cos)(x), OF_SINE),
@@ -159,10 +147,14 @@ def test_tangents_with_slices_and_with_integer_outputs():
 
 @pytest.mark.core
 @pytest.mark.parametrize("case", ["plain", "keywords", "nested", "recompute_grad", "custom_vjp", "custom_jvp"])
-def test_jacobians_are_diagonal_and_equal_to_a_loop(case):
-    pfor, loop = (jacobian(CASES[case].function, tf.constant(X), use_pfor) for use_pfor in (True, False))
-    np.testing.assert_allclose(pfor, np.diag(CASES[case].by_hand(X, np.ones(3))[1]), rtol=1e-12)
-    np.testing.assert_allclose(loop, pfor)
+def test_jacobians_are_diagonal_by_pfor_and_by_a_loop(case):
+    x = tf.constant(X)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        value = CASES[case].function(x)
+    for use_pfor in (True, False):
+        found = tape.jacobian(value, x, experimental_use_pfor=use_pfor)
+        np.testing.assert_allclose(found, np.diag(CASES[case].by_hand(X, np.ones(3))[1]), rtol=1e-12)
 
 
 @pytest.mark.core

@@ -78,26 +78,9 @@ def expected_orders(name, count):
     return [d * DY**i for i, d in enumerate(ORDERS[name](X)[: count + 1])]
 
 
-@pytest.mark.parametrize(("name", "jit_compile"), pairs(ORDERS, [False, True]))
-def test_a_rule_may_call_its_own_function(name, jit_compile):
-    function = recursive()[name]
-    found = tf.function(lambda x: orders(function, x, 4), jit_compile=jit_compile)(tf.constant(X))
-    for actual, expected in zip(found, expected_orders(name, 4), strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=1e-10)
-
-
-@pytest.mark.parametrize(("name", "traces"), [("sigmoid", 1 + 2), ("exp", 2), ("sin", 2), ("cos", 2)])
-def test_a_value_costs_a_bounded_number_of_traces(name, traces):
-    """One rule for each call in a rule, up to the second order."""
-    counts = collections.Counter()
-    function = recursive(counts)[name]
-    graph = tf.function(function).get_concrete_function(tf.TensorSpec([3])).graph
-    assert sum(counts.values()) == traces
-    rules = [f for f in graph.as_graph_def().library.function if "custom_gradient_rule_of" in f.signature.name]
-    assert len(rules) == traces
-
-
-AROUND = {
+WHERE = {
+    "directly": lambda f, x: f(x),
+    "under XLA": lambda f, x: f(x),
     "while_loop": lambda f, x: tf.while_loop(lambda i, _: i < 1, lambda i, x: (i + 1, f(x)), (0, x))[1],
     "cond": lambda f, x: tf.cond(x[0] > 0, lambda: f(x), lambda: x),
     "map_fn": tf.map_fn,
@@ -105,23 +88,12 @@ AROUND = {
 }
 
 
-@pytest.mark.parametrize("around", AROUND)
-def test_a_recursive_rule_in_control_flow(around):
-    function = recursive()["sigmoid"]
-    found = tf.function(lambda x: orders(lambda x: AROUND[around](function, x), x, 2))(tf.constant(X))
-    for actual, expected in zip(found, expected_orders("sigmoid", 2), strict=True):
+@pytest.mark.parametrize(("name", "where"), pairs(ORDERS, WHERE, quick=2))
+def test_a_rule_may_call_its_own_function(name, where):
+    function, count = recursive()[name], 4 if where in ("directly", "under XLA") else 2
+    run = tf.function(lambda x: orders(lambda x: WHERE[where](function, x), x, count), jit_compile=where == "under XLA")
+    for actual, expected in zip(run(tf.constant(X)), expected_orders(name, count), strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-10)
-
-
-def test_a_recursive_rule_in_a_batch():
-    function = recursive()["sigmoid"]
-
-    def first(x):
-        return tf.vectorized_map(derivative(function), x, fallback_to_while_loop=False)
-
-    dx, ddx = tf.function(lambda x: orders(first, x, 1))(tf.constant(X))
-    np.testing.assert_allclose(dx, sigmoid_orders(X)[1], rtol=1e-10)
-    np.testing.assert_allclose(ddx, sigmoid_orders(X)[2] * DY, rtol=1e-10)
 
 
 def test_a_saved_rule_has_two_orders_or_those_that_are_asked_for_in_a_fresh_process(tmp_path):
@@ -144,17 +116,6 @@ def test_a_saved_rule_has_two_orders_or_those_that_are_asked_for_in_a_fresh_proc
         assert found[name][str(last + 1)] == NO_RULE.format(name=formula, order=last + 1)
 
 
-def test_no_exception_of_recursion_is_swallowed():
-    """The function itself is its gradient function, so a missing rule would be a mistake."""
-    function = recursive()["exp"]
-    graph = tf.function(function).get_concrete_function(tf.TensorSpec([3])).graph
-    (op,) = [op for op in graph.get_operations() if op.type == "CustomGradientRule"]
-    assert op.get_attr("error") == b""
-    nodes = [n for f in graph.as_graph_def().library.function for n in f.node_def if n.op == "CustomGradientRule"]
-    errors = sorted(node.attr["error"].s.decode() for node in nodes)
-    assert errors == ["", NO_RULE.format(name="exp", order=3)]
-
-
 def in_a_loop(x):
     return tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, tf.identity(y)), (0, x))[1]
 
@@ -163,13 +124,20 @@ def in_a_function(x):
     return tf.function(tf.identity)(x)
 
 
-@pytest.mark.parametrize(("saved_orders", "traces"), [(1, 1), (2, 3), (3, 7), (4, 15)])
+@pytest.mark.parametrize(
+    ("name", "saved_orders", "traces"),
+    [("sigmoid", n, 2**n - 1) for n in (1, 2, 3, 4)]
+    + [("sigmoid", None, 1 + 2), ("exp", None, 2), ("sin", None, 2), ("cos", None, 2)],
+)
 @pytest.mark.parametrize("more", [tf.identity, in_a_loop])
-def test_saved_orders_are_traced_whatever_they_cost(more, saved_orders, traces):
+def test_saved_orders_are_traced_whatever_they_cost(name, more, saved_orders, traces):
+    """One rule for each call in a rule, by default up to the second order."""
     counts = collections.Counter()
-    function = recursive(counts, cg.custom_gradient(saved_orders=saved_orders), more)["sigmoid"]
-    tf.function(function).get_concrete_function(tf.TensorSpec([3]))
+    function = recursive(counts, cg.custom_gradient(saved_orders=saved_orders), more)[name]
+    graph = tf.function(function).get_concrete_function(tf.TensorSpec([3])).graph
     assert sum(counts.values()) == traces
+    rules = [f for f in graph.as_graph_def().library.function if "custom_gradient_rule_of" in f.signature.name]
+    assert len(rules) == traces
 
 
 def test_a_rule_asks_for_the_orders_of_the_functions_that_it_calls():

@@ -33,8 +33,7 @@ class Log(tf.Module):
     """Variables that a rule assigns, and functions with such a rule."""
 
     def __init__(self):
-        self.count = tf.Variable(0)
-        self.sequence = tf.Variable(0)
+        self.count, self.sequence = (tf.Variable(0, use_resource=True) for _ in range(2))
 
     def effects(self, dy):
         self.count.assign_add(1)
@@ -91,19 +90,17 @@ def test_assignments_run_once_for_each_gradient_for_a_tape_inside(rule, compiled
 @pytest.mark.parametrize("rule", RULES)
 def test_assignments_run_after_a_reload(rule, tmp_path):
     log = Log()
-    log.call = tf.function(getattr(log, rule), input_signature=[tf.TensorSpec([2])])
-    log.repeated = tf.function(
-        lambda x: tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, getattr(log, rule)(x)), [0, x])[1],
-        input_signature=[tf.TensorSpec([2])],
-    )
+    for name in ("function", "loop"):
+        setattr(log, name, tf.function(WRAPPERS[name][0](getattr(log, rule)), input_signature=[tf.TensorSpec([2])]))
     tf.saved_model.save(log, tmp_path)
     loaded = tf.saved_model.load(tmp_path)
-    loaded.call(X)
-    assert loaded.count.numpy() == 0
-    np.testing.assert_allclose(gradient(loaded.call), 2.0 * DY)
-    assert (loaded.count.numpy(), loaded.sequence.numpy()) == (1, 12)
-    np.testing.assert_allclose(gradient(loaded.repeated), 8.0 * DY)
-    assert loaded.count.numpy() == 4
+    for name, times in (("function", 1), ("loop", 3)):
+        loaded.count.assign(0)
+        getattr(loaded, name)(X)
+        assert loaded.count.numpy() == 0
+        np.testing.assert_allclose(gradient(getattr(loaded, name)), DY * 2.0**times)
+        assert loaded.count.numpy() == times
+    assert loaded.sequence.numpy() == int("12" * 4)
 
 
 @pytest.mark.parametrize("wrapper", ["eager", "nested functions", "conditional", "loop"])
@@ -159,21 +156,14 @@ def test_slices_wait_for_effects():
 
 
 def test_in_a_session():
-    with tf.Graph().as_default():
-        x, count = tf.constant([0.5, -1.0]), tf.Variable(0, use_resource=True, trainable=False)
-
-        def effects(dy):
-            count.assign_add(1)
-            return 2.0 * dy
-
-        y = cg.custom_gradient(lambda x: (tf.identity(x), effects))(x)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x, log = tf.constant([0.5, -1.0]), Log()
+        y = log.custom_gradient(x)
         dx = tf.gradients(y, x)[0]
-        with tf.compat.v1.Session() as session:
-            session.run(tf.compat.v1.global_variables_initializer())
-            session.run(y)
-            assert session.run(count) == 0
-            session.run(dx)
-            assert session.run(count) == 1
+        session.run(tf.compat.v1.global_variables_initializer())
+        for fetched, counts in ((y, (0, 0)), (dx, (1, 12))):
+            session.run(fetched)
+            assert tuple(session.run([log.count, log.sequence])) == counts
 
 
 def test_a_rule_without_effects_adds_nothing_to_its_gradient():

@@ -1,8 +1,9 @@
-"""Structures of arguments and values: what tf.nest opens has gradients, and an object that hides Tensors is refused."""
+"""Structures and objects as arguments and values: what has gradients, what is a constant, and what is refused."""
 
 import dataclasses
 import re
 import types
+import warnings
 
 import numpy as np
 import pytest
@@ -12,9 +13,9 @@ import tf_cg_ops as cg
 
 from ..support.modes import RUNS, gradients
 from ..support.tensors import pairs
-from .cases import Attrs, with_rule
+from .cases import Attrs, Batchable, Masked, to_tensor, with_rule
 
-X, DY = tf.constant([1.0, 2.0]), tf.constant([1.0, 10.0])
+X, Y, DY = tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0]), tf.constant([1.0, 10.0])
 
 
 def test_a_tangent_of_another_structure_is_an_error():
@@ -39,31 +40,43 @@ HIDING = {
     "a map": lambda x: map(tf.identity, [x]),
     "a TensorArray": lambda x: tf.TensorArray(x.dtype, 1),
 }
-NESTED = {
-    "a Closed": [
-        lambda x: Closed(1.0, {"inner": [x]}),
-        lambda x: Closed(Closed(types.SimpleNamespace(c=(x,)))),
-        lambda x: Closed(tf.RaggedTensor.from_row_lengths(x, [2])),
-    ]
-}
+NESTED = [
+    lambda x: Closed(1.0, {"inner": [x]}),
+    lambda x: Closed(Closed(types.SimpleNamespace(c=(x,)))),
+    lambda x: Closed(tf.RaggedTensor.from_row_lengths(x, [2])),
+]
 OF_VALUE = {
     "custom_gradient": lambda f: cg.custom_gradient(lambda x: (f(x), lambda *dys: 7.0 * X)),
     "custom_vjp": lambda f: cg.custom_vjp(lambda x: (f(x), None), lambda residuals, *dys: 7.0 * X),
     "custom_jvp": lambda f: with_rule(lambda x: f(x), lambda p, t: (None, t[0])),
     "grad_pass_through": lambda f: cg.grad_pass_through(lambda x: f(x)),
 }
+OF_ARGUMENT = {
+    "custom_gradient": cg.custom_gradient(lambda p: (2.0 * X, lambda dy: dy)),
+    "custom_vjp": cg.custom_vjp(lambda p: (2.0 * X, None), lambda residuals, dy: dy),
+    "custom_jvp": with_rule(lambda p: 2.0 * X, lambda p, t: (None, t[0])),
+    "grad_pass_through": cg.grad_pass_through(lambda p: 2.0 * X),
+    "numpy_function": cg.numpy_function(lambda p: (X.numpy(), X.numpy()), tf.TensorSpec([2])),
+    "straight_through": cg.straight_through(lambda p: 2.0 * X),
+}
 
 
-@pytest.mark.parametrize("kind", HIDING)
-@pytest.mark.parametrize(("name", "mode"), pairs(OF_VALUE, ["eager", "traced"]))
-def test_a_value_that_hides_tensors_is_refused(name, kind, mode):
-    function = RUNS[mode](lambda x: OF_VALUE[name](HIDING[kind])(x) and None)
-    message = (
-        f"{name}: '<lambda>' must return Tensors, or a structure of Tensors that tf.nest opens, got {kind}. Return a list "
-        "or a dict."
-    )
-    with pytest.raises(TypeError, match=re.escape(message)):
-        function(X)
+@pytest.mark.parametrize(("kind", "make"), [*HIDING.items(), *(("a Closed", make) for make in NESTED)])
+@pytest.mark.parametrize(("name", "mode"), pairs(OF_ARGUMENT, ["eager", "traced"]))
+def test_what_hides_tensors_is_refused_as_a_value_and_as_an_argument(name, kind, make, mode):
+    with pytest.raises(TypeError) as refused:
+        RUNS[mode](lambda x: OF_ARGUMENT[name](make(x)))(X)
+    assert (
+        f"{name}: the argument 'p' of '<lambda>' must hold its Tensors in a structure that tf.nest opens, got {kind}. Pass "
+        "a list or a dict."
+    ) in str(refused.value)
+    if name in OF_VALUE and make not in NESTED:
+        message = (
+            f"{name}: '<lambda>' must return Tensors, or a structure of Tensors that tf.nest opens, got {kind}. Return a "
+            "list or a dict."
+        )
+        with pytest.raises(TypeError, match=re.escape(message)):
+            RUNS[mode](lambda x: OF_VALUE[name](make)(x) and None)(X)
 
 
 def test_a_value_can_hold_constants(gradient):
@@ -89,28 +102,6 @@ def test_a_value_can_hold_constants(gradient):
         return value
 
     np.testing.assert_allclose(gradient(run, [X], DY), [7.0 * DY])
-
-
-OF_ARGUMENT = {
-    "custom_gradient": cg.custom_gradient(lambda p: (2.0 * X, lambda dy: dy)),
-    "custom_vjp": cg.custom_vjp(lambda p: (2.0 * X, None), lambda residuals, dy: dy),
-    "custom_jvp": with_rule(lambda p: 2.0 * X, lambda p, t: (None, t[0])),
-    "grad_pass_through": cg.grad_pass_through(lambda p: 2.0 * X),
-    "numpy_function": cg.numpy_function(lambda p: (X.numpy(), X.numpy()), tf.TensorSpec([2])),
-    "straight_through": cg.straight_through(lambda p: 2.0 * X),
-}
-
-
-@pytest.mark.parametrize(("kind", "make"), [*HIDING.items(), *(("a Closed", make) for make in NESTED["a Closed"])])
-@pytest.mark.parametrize(("name", "mode"), pairs(OF_ARGUMENT, ["eager", "traced"]))
-def test_an_argument_that_hides_tensors_is_refused(name, kind, make, mode):
-    function = RUNS[mode](lambda x: OF_ARGUMENT[name](make(x)))
-    message = (
-        f"{name}: the argument 'p' of '<lambda>' must hold its Tensors in a structure that tf.nest opens, got {kind}. Pass "
-        "a list or a dict."
-    )
-    with pytest.raises(TypeError, match=re.escape(message)):
-        function(X)
 
 
 class Model:
@@ -148,36 +139,74 @@ def test_the_variables_of_a_dataclass_are_variables_that_the_function_reads(mode
     np.testing.assert_allclose(found, [7.0 * DY, 5.0 * DY])
 
 
-# What changes after the call
+# Objects that stand for a Tensor
 
+
+def test_a_gradient_of_another_type_is_an_error():
+    function = cg.custom_gradient(lambda m: (to_tensor(m), lambda dy: Batchable(dy, dy, m.mask)))
+    with pytest.raises(TypeError, match=r"must return a Masked as the gradient of 'm', got a Batchable\.$"):
+        gradients("eager", lambda x: function(Masked(x, Y, tf.constant([True, False]))), [X], DY)
+
+
+@pytest.fixture
+def tfp():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Its import brings one about distutils.
+        return pytest.importorskip("tensorflow_probability")
+
+
+OF_TRANSFORMED = {
+    "custom_gradient": cg.custom_gradient(lambda x, t: (x * t, lambda dy: (7.0 * dy, 5.0 * dy))),
+    "custom_vjp": cg.custom_vjp(lambda x, t: (x * t, None), lambda r, dy: (7.0 * dy, 5.0 * dy)),
+    "custom_jvp": with_rule(lambda x, t: x * t, lambda p, t: (p[0], 7.0 * t[0] + 5.0 * t[1])),
+    "grad_pass_through": lambda x, t: sum(
+        k * y for k, y in zip((7.0, 5.0), cg.grad_pass_through(lambda x, t: [x, 2.0 * t])(x, t), strict=True)
+    ),
+    "only_returned": lambda x, t: sum(
+        k * y
+        for k, y in zip((1.0, 5.0), cg.custom_gradient(lambda x: ([x, t], lambda dx, dt: 7.0 * dx))(x), strict=True)
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "mode"), pairs(OF_TRANSFORMED, RUNS))
+def test_the_gradient_of_a_transformed_variable_goes_on_to_its_variable(name, mode, tfp):
+    transformed = tfp.util.TransformedVariable([1.0, 2.0], tfp.bijectors.Exp())
+    (variable,) = transformed.trainable_variables
+    found = gradients(mode, lambda x, _: OF_TRANSFORMED[name](x, transformed), [X, variable], DY)
+    # The derivative of exp is its value, the transformed variable.
+    np.testing.assert_allclose(found, [7.0 * DY, 5.0 * DY * [1.0, 2.0]], rtol=1e-6)
+
+
+def test_a_distribution_and_a_dataset_may_be_arguments(tfp, gradient):
+    distribution, dataset = tfp.distributions.Normal(X, 1.0), tf.data.Dataset.range(3)
+    function = cg.custom_gradient(lambda x, d, dataset: (x * d.mean(), lambda dy: (7.0 * dy, None, None)))
+    (dx,) = gradient(lambda x: function(x, distribution, dataset), [X], DY)
+    np.testing.assert_allclose(dx, 7.0 * DY)
+
+
+# What changes after the call
 
 PAIR = with_rule(lambda w, v: w * v, lambda p, t: (None, t[0] * p[1] + p[0] * t[1]))
 
 
-@pytest.mark.parametrize("mode", RUNS)
-def test_a_tangent_rule_reads_variables_as_they_were_at_the_call(mode):
-    w, v = tf.Variable([1.0, 1.0]), tf.Variable([2.0, 3.0])
-
-    def run():
-        v.assign([2.0, 3.0])
-        with tf.GradientTape() as tape:
-            y = PAIR(w, v)
-        v.assign([50.0, 50.0])
-        return tape.gradient(y, [w, v], output_gradients=DY)
-
-    np.testing.assert_allclose(RUNS[mode](run)(), [DY * [2.0, 3.0], DY])
-
-
-def test_a_loaded_tangent_rule_reads_variables_as_they_were_at_the_call(tmp_path):
+@pytest.mark.parametrize("mode", [*RUNS, "loaded"])
+def test_a_tangent_rule_reads_variables_as_they_were_at_the_call(mode, tmp_path):
     model = tf.Module()
     model.w, model.v = tf.Variable([1.0, 1.0]), tf.Variable([2.0, 3.0])
     model.f = tf.function(lambda: PAIR(model.w, model.v), input_signature=[])
-    tf.saved_model.save(model, tmp_path)
-    loaded = tf.saved_model.load(tmp_path)
-    with tf.GradientTape() as tape:
-        y = loaded.f()
-    loaded.v.assign([50.0, 50.0])
-    np.testing.assert_allclose(tape.gradient(y, loaded.w, output_gradients=DY), DY * [2.0, 3.0])
+    if mode == "loaded":
+        tf.saved_model.save(model, tmp_path)
+        model = tf.saved_model.load(tmp_path)
+
+    def run():
+        model.v.assign([2.0, 3.0])
+        with tf.GradientTape() as tape:
+            y = model.f() if mode == "loaded" else PAIR(model.w, model.v)
+        model.v.assign([50.0, 50.0])
+        return tape.gradient(y, [model.w, model.v], output_gradients=DY)
+
+    np.testing.assert_allclose(RUNS.get(mode, RUNS["eager"])(run)(), [DY * [2.0, 3.0], DY])
 
 
 @pytest.mark.parametrize("mode", ["eager", "traced"])

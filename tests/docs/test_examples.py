@@ -4,13 +4,12 @@ graph/test_distribution.py tests `multi_worker.py`, and graph/test_c_api.py test
 """
 
 import json
-import shutil
 
 import matplotlib.image
 import numpy as np
 import pytest
 
-from ..support.processes import run_python, run_script
+from ..support.processes import run_python
 from ..support.sources import ROOT, source_files
 
 EXAMPLES = ROOT / "examples"
@@ -22,8 +21,8 @@ NAMES = [
     if path.stem != "multi_worker"
 ]
 
-# Runs an example as a program after it has broken one of the library's functions.
-BROKEN = """
+# Runs an example as a program, perhaps after it has broken one of the library's functions.
+PROGRAM = """
 import runpy, sys
 import tf_cg_ops as cg
 {breakage}
@@ -39,15 +38,16 @@ BREAKAGES = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_finding_of_an_example_holds_and_is_drawn(name, tmp_path):
-    """In a folder with only a copy of the file."""
-    for empty in ("here", "temporary", "script"):
+    """In another folder."""
+    for empty in ("here", "temporary"):
         (tmp_path / empty).mkdir()
-    result = run_script(
-        shutil.copy(EXAMPLES / f"{name}.py", tmp_path / "script"),
-        *("--output", "output"),
+    result = run_python(
+        PROGRAM.format(breakage=""),
+        *(EXAMPLES / f"{name}.py", "--output", "output"),
         cwd=tmp_path / "here",
         environment={"TMPDIR": str(tmp_path / "temporary")},
         check=False,
+        with_extras=True,
     )
     assert result.returncode == 0, result.stdout + result.stderr
     output = tmp_path / "here" / "output"
@@ -81,7 +81,7 @@ def assert_is_drawn(picture):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BREAKAGES)
 def test_a_wrong_gradient_makes_it_fail(name, tmp_path):
-    code = BROKEN.format(breakage=BREAKAGES[name])
+    code = PROGRAM.format(breakage=BREAKAGES[name])
     arguments = [EXAMPLES / f"{name}.py", "--output", "output"]
     result = run_python(code, *arguments, cwd=tmp_path, check=False, with_extras=True)
     assert result.returncode == 1

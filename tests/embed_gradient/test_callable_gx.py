@@ -208,9 +208,6 @@ def test_the_tape_keeps_neither_fx_nor_x():
         np.testing.assert_array_equal(tape.gradient(h, x), tf.broadcast_to(gx, [2]))
 
 
-# gx, x, the type of the error and its message.
-
-
 @pytest.mark.parametrize("use_pfor", [None, True, False])
 @pytest.mark.parametrize("traced", [False, True])
 def test_a_tape_of_its_own_records(traced, use_pfor, x, dy):

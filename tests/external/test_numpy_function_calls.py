@@ -2,7 +2,6 @@
 
 import gc
 import logging
-import re
 import threading
 
 import keras
@@ -16,8 +15,6 @@ import tf_cg_ops as cg
 
 from ..support.functions import erf
 from ..support.modes import RUNS, eager, tape_vjp, traced
-from ..support.processes import run_python
-from ..support.sources import ROOT
 
 VECTOR = tf.TensorSpec([3], tf.float64)
 
@@ -49,17 +46,17 @@ class Sine:
         return shapes
 
 
-def of_one(function):
+def of_one(batched, function):
     """For an example without a batch."""
-    return lambda x: function(x[tf.newaxis])[0]
+    return (lambda x: function(x[tf.newaxis])[0]) if batched else function
 
 
-# A function of an example with a vjp of NumPy or not, and what the shapes of a batch have in front.
+# Functions of an example, which a call computes for a batch or not, and whether it has a vjp.
 BATCHED = {
-    "elementwise": lambda s: (cg.numpy_function(s.pair, batched=True), False),
-    "Jacobian": lambda s: (of_one(cg.numpy_function(s.jacobian, VECTOR, batched=True)), False),
-    "vjp": lambda s: (of_one(cg.numpy_function(s.pair, VECTOR, vjp=s.vjp, jvp=s.jvp, batched=True)), True),
-    "elementwise vjp": lambda s: (cg.numpy_function(s.pair, vjp=s.vjp, jvp=s.jvp, batched=True), True),
+    "elementwise": lambda s, b: (cg.numpy_function(s.pair, batched=b), False),
+    "Jacobian": lambda s, b: (of_one(b, cg.numpy_function(s.jacobian, VECTOR, batched=b)), False),
+    "vjp": lambda s, b: (of_one(b, cg.numpy_function(s.pair, VECTOR, vjp=s.vjp, jvp=s.jvp, batched=b)), True),
+    "elementwise vjp": lambda s, b: (cg.numpy_function(s.pair, vjp=s.vjp, jvp=s.jvp, batched=b), True),
 }
 
 
@@ -115,7 +112,7 @@ IN_VECTORIZED_MAP = {
 @pytest.mark.parametrize("where", IN_VECTORIZED_MAP)
 def test_vectorized_map_calls_a_batched_function_once(name, where):
     sine = Sine()
-    function, has_vjp = BATCHED[name](sine)
+    function, has_vjp = BATCHED[name](sine, True)
     compute, expected, sizes = IN_VECTORIZED_MAP[where]
     x, dy = np.arange(12.0).reshape(4, 3) / 5 - 0.1, 1.0 + np.arange(12.0).reshape(4, 3) ** 2
     compiled = tf.function(lambda x, dy: compute(function, x, dy))
@@ -130,7 +127,7 @@ def test_vectorized_map_calls_a_batched_function_once(name, where):
 @pytest.mark.parametrize("name", BATCHED)
 def test_jacobians_of_a_batch_call_the_function_once(name):
     sine = Sine()
-    function, has_vjp = BATCHED[name](sine)
+    function, has_vjp = BATCHED[name](sine, True)
     x = tf.constant(np.arange(12.0).reshape(4, 3))
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -170,14 +167,7 @@ def test_what_is_the_same_for_all_examples_of_a_batch(shared):
 def test_other_functions_are_called_once_for_each_example(name, run):
     """And all in tf.map_fn, whose body TensorFlow runs for one element at a time."""
     sine = Sine()
-    function, has_vjp = BATCHED[name](sine)
-    if run == "vectorized_map":
-        function = {
-            "elementwise": cg.numpy_function(sine.pair),
-            "Jacobian": cg.numpy_function(sine.jacobian, VECTOR),
-            "vjp": cg.numpy_function(sine.pair, VECTOR, vjp=sine.vjp),
-            "elementwise vjp": cg.numpy_function(sine.pair, vjp=sine.vjp),
-        }[name]
+    function, has_vjp = BATCHED[name](sine, run == "map_fn")
     x, dy = np.arange(12.0).reshape(4, 3), np.arange(1.0, 13.0).reshape(4, 3)
     map_over = vectorized
     if run == "map_fn":
@@ -245,23 +235,16 @@ def test_a_layer_in_fit_calls_once_for_each_batch(package, caplog, tmp_path):
         def call(self, x):
             return function(x * tf.convert_to_tensor(self.w))
 
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(12, 3)).astype(np.float32)
-    target = scipy.special.erf(0.5 * x)
+    x = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
     model = package.Sequential([package.layers.Input((3,)), Erf()])
     built = len(calls)
-    model.compile(optimizer=package.optimizers.SGD(0.5), loss="mse", jit_compile=False)
+    model.compile(optimizer=package.optimizers.SGD(2.0), loss="mse", jit_compile=False)
     with caplog.at_level(logging.WARNING, "tensorflow"):
-        model.fit(x, target, epochs=2, batch_size=4, shuffle=False, verbose=0)
-    assert len(calls) - built == 6
+        model.fit(x, scipy.special.erf(0.5 * x), epochs=9, batch_size=4, shuffle=False, verbose=0)
+    assert len(calls) - built == 9 * 3
     # TensorFlow counts the traces of all models in a process together.
     assert not [record for record in caplog.records if "triggered tf.function retracing" not in record.getMessage()]
-    w = np.ones(3)
-    for start in [0, 4, 8] * 2:
-        batch, expected = x[start : start + 4].astype(np.float64), target[start : start + 4]
-        value, derivative = erf(batch * w)
-        w = w - 0.5 * np.sum(2 * (value - expected) / value.size * derivative * batch, 0)
-    np.testing.assert_allclose(model.get_weights()[0], w, rtol=1e-5)
+    np.testing.assert_allclose(model.get_weights()[0], np.full(3, 0.5), rtol=0.1)
     model.save(tmp_path / "model.keras")
     loaded = package.models.load_model(tmp_path / "model.keras", custom_objects={"Erf": Erf})
     np.testing.assert_array_equal(loaded.predict(x, verbose=0), model.predict(x, verbose=0))
@@ -327,15 +310,6 @@ def test_arguments_without_a_gradient_have_no_entry(gradient):
     assert seen["text"].tolist() == [b"a", b"long one"]
 
 
-def test_a_gradient_for_an_integer_is_an_error_that_says_so():
-    message = "must return 1 gradient (one for each differentiable input: 'x'), got 2. Integers, bools and other values"
-    for n in (2, tf.constant(2)):
-        for second in (None, np.zeros(3)):
-            power = cg.numpy_function(lambda x, n, second=second: (x**n, (n * x ** (n - 1), second)))
-            with pytest.raises(ValueError, match=re.escape(message)):
-                power(tf.constant([1.0, 2.0, 3.0]), n)
-
-
 @pytest.mark.parametrize("structured", [False, True], ids=["flat", "structured"])
 def test_variables_and_structures_as_arguments(structured, gradient):
     """The gradients are flat, in the order of tf.nest, which sorts the keys, or in the structure of the arguments."""
@@ -354,15 +328,15 @@ def test_variables_and_structures_as_arguments(structured, gradient):
 
 
 def test_needed_tells_what_a_tape_watches(gradient):
-    seen = []
+    seen, dy = [], np.array([1.0, 2.0, 4.0])
 
     def vjp(residuals, dy, needed):
         seen.append(needed)
-        return [g if n else None for g, n in zip((residuals[1] * dy, residuals[0] * dy), needed, strict=True)]
+        return None, residuals * dy
 
-    function = cg.numpy_function(lambda x, y: (x * y, (x, y)), VECTOR, vjp=vjp)
-    (by_y,) = gradient(lambda y: function(2 * np.ones(3), y), [np.zeros(3)], tf.constant([1.0, 2.0, 4.0], tf.float64))
-    np.testing.assert_array_equal(by_y, [2.0, 4.0, 8.0])
+    function = cg.numpy_function(lambda x, y: (x * y, x), VECTOR, vjp=vjp)
+    (by_y,) = gradient(lambda y: function(2 * np.ones(3), y), [np.zeros(3)], tf.constant(dy))
+    np.testing.assert_array_equal(by_y, 2 * dy)
     assert seen == [(False, True)]
 
 
@@ -395,17 +369,9 @@ def test_vjp_and_jvp_get_the_arguments_without_a_gradient(mode):
     np.testing.assert_array_equal(by_exponents, np.zeros(3))
     tangents = tangents_of(lambda x: function(x, exponents, offset=2.0), tf.constant(x), tf.constant(dy))
     np.testing.assert_allclose(tangents, dx)
-
-
-def test_a_vjp_of_tensors_gets_them_by_keyword_too():
-    square = cg.numpy_function(
-        lambda x, factor: (factor * x**2, None),
-        vjp=tf.function(lambda args, dy, factor: 2.0 * factor * args[0] * dy),
-        nondiff_argnames=["factor"],
-    )
-    x = tf.constant([1.0, 2.0])
-    _, (dx,) = tape_vjp(lambda x: square(x, factor=3.0), [x], tf.constant([1.0, 10.0]))
-    np.testing.assert_allclose(dx, [6.0, 120.0])
+    of_tensors = tf.function(lambda args, dy, factor: factor * args[0] * dy)
+    square = cg.numpy_function(lambda x, factor: (x**2, None), vjp=of_tensors, nondiff_argnames=["factor"])
+    np.testing.assert_allclose(tape_vjp(lambda x: square(x, factor=3.0), [tf.constant(x)], dy)[1][0], 3.0 * x * dy)
 
 
 def test_a_function_that_was_traced_in_a_thread_outlives_the_thread():
@@ -419,31 +385,3 @@ def test_a_function_that_was_traced_in_a_thread_outlives_the_thread():
     thread.join()
     gc.collect()
     np.testing.assert_allclose(function(x)[1], scipy.special.erf(scipy.special.erf(x)), rtol=1e-6)
-
-
-LEAKS = """
-import gc, weakref
-import numpy as np
-import tensorflow as tf
-import tf_cg_ops as cg
-
-def run(**options):
-    big = tf.Variable([1.0, 2.0])
-    f = cg.numpy_function(lambda x: (x, np.ones_like(x)), **options)
-    traced = tf.function(lambda x: f(x * big))
-    with tf.GradientTape() as tape:
-        y = traced(tf.ones([2]))
-    tape.gradient(y, big)
-    graph = traced.get_concrete_function(tf.ones([2])).graph
-    return [weakref.ref(graph), weakref.ref(big)]
-
-references = run() + run(vjp=lambda residuals, dy: residuals * dy)
-gc.collect()
-print([reference() is None for reference in references])
-"""
-
-
-def test_a_traced_function_is_freed(tmp_path):
-    """Only the Python function is kept, as with tf.numpy_function."""
-    result = run_python(LEAKS, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
-    assert result.stdout.splitlines()[-1] == "[True, True, True, True]"

@@ -64,9 +64,9 @@ def value_and_gradient(f):
 
 def freeze_all(place, folder):
     found = {}
-    for name, f in functions().items():
-        every = [{"lower_control_flow": False}, {}, {"aggressive_inlining": True}]
-        for options in every[: 3 if place == "plain" else 2]:
+    every = [{"lower_control_flow": False}, {}, {"aggressive_inlining": True}]
+    for i, (name, f) in enumerate(functions().items()):
+        for options in every if place == "plain" else [every[i % 2]]:
             frozen = freeze(tf.function(PLACES[place](f)).get_concrete_function(tf.TensorSpec([2])), **options)
             definition = frozen.graph.as_graph_def()
             assert not any(node.op in ("ReadVariableOp", "VarHandleOp") for node in definition.node)

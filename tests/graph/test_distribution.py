@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from ..support.processes import run_script
+from ..support.processes import run_python, run_script
 from ..support.sources import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -27,17 +27,12 @@ STRATEGIES = {
 @pytest.fixture(scope="module")
 def start():
     """The example's first weights, its data and its numbers."""
-    example = load_example("multi_worker")
+    spec = importlib.util.spec_from_file_location("multi_worker", EXAMPLES / "multi_worker.py")
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
     network = example.SpikingNetwork()
     batches = list(example.make_dataset().take(example.EXAMPLES // example.GLOBAL_BATCH).as_numpy_iterator())
     return example, {v.name.partition(":")[0]: v.numpy() for v in network.trainable_variables}, batches
-
-
-def load_example(name):
-    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def train_with_numpy(start):
@@ -97,8 +92,11 @@ def test_every_strategy_reaches_the_weights_of_numpy(strategy, start, tmp_path):
     weights, losses = train_with_numpy(start)
     output = tmp_path / "results.npz"
     arguments = [f"--strategy={strategy}", "--output", output, "--time-limit=60"]
-    script = shutil.copy(EXAMPLES / "multi_worker.py", tmp_path)  # With no other file next to it.
-    result = run_script(script, *arguments, cwd=tmp_path)
+    if strategy in start[0].JOBS:
+        script = shutil.copy(EXAMPLES / "multi_worker.py", tmp_path)  # With no other file next to it.
+        result = run_script(script, *arguments, cwd=tmp_path)
+    else:
+        result = run_python((EXAMPLES / "multi_worker.py").read_text(), *arguments, cwd=tmp_path)
     with np.load(output) as found:
         assert set(found) == {"losses", *weights}
         for name, expected in {**weights, "losses": losses}.items():
@@ -109,31 +107,34 @@ def test_every_strategy_reaches_the_weights_of_numpy(strategy, start, tmp_path):
     assert last == f"wrote {output}"
 
 
-def test_a_failing_task_ends_the_run_and_its_output_is_shown(capsys, tmp_path):
-    """It fails when both are there."""
-    os.mkfifo(pipe := tmp_path / "pipe")
-    code = f"""
-import json, os, signal
-task = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
-print("pid", os.getpid())
-there = open({str(pipe)!r}, "wr"[task])  # Waits until both have opened it.
+# The code of each task, the seconds that they have, and the last line. One fails when both are there.
+FAILURES = {
+    "a task that fails": (
+        """
+there = open(sys.argv[1], "wr"[task])  # Waits until both have opened it.
 if task:
     raise ValueError("no such luck")
 signal.pause()
-"""
-    status = load_example("multi_worker").run_cluster([sys.executable, "-c", code], {"worker": 2}, (), time_limit=20.0)
+""",
+        20.0,
+        "worker 1 ended with status 1.",
+    ),
+    "a run that takes too long": ("signal.pause()", 0.5, "worker 0, worker 1 did not end within 0.5 seconds."),
+}
+TASK = 'import json, os, signal, sys\ntask = json.loads(os.environ["TF_CONFIG"])["task"]["index"]\n'
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_all_tasks_end_and_the_output_is_shown_and_the_status_is_not_zero_after(name, start, capsys, tmp_path):
+    code, seconds, last = FAILURES[name]
+    os.mkfifo(tmp_path / "pipe")
+    command = [sys.executable, "-c", f"{TASK}print('pid', os.getpid(), flush=True)\n{code}", str(tmp_path / "pipe")]
+    assert start[0].run_cluster(command, {"worker": 2}, (), time_limit=seconds) == 1
     shown = capsys.readouterr()
     pids = {int(line.split()[1]) for line in (shown.out + shown.err).splitlines() if line.startswith("pid ")}
-    assert (status, len(pids)) == (1, 2)
+    assert len(pids) == 2
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-    assert "ValueError: no such luck" in shown.err
-    assert shown.err.splitlines()[-1] == "The run failed: worker 1 ended with status 1."
-
-
-def test_the_exit_status_of_a_run_that_takes_too_long_is_not_zero(tmp_path):
-    arguments = ["--strategy=multi_worker", "--time-limit=0.1"]
-    result = run_script(EXAMPLES / "multi_worker.py", *arguments, cwd=tmp_path, check=False)
-    assert result.returncode == 1
-    assert result.stderr.splitlines()[-1] == "The run failed: worker 0, worker 1 did not end within 0.1 seconds."
+    assert ("ValueError: no such luck" in shown.err) == (name == "a task that fails")
+    assert shown.err.splitlines()[-1] == f"The run failed: {last}"

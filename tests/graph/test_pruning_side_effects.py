@@ -206,19 +206,27 @@ def test_a_loop_of_tensorflow_1_that_hands_on_a_constant_ends(control_flow):
     np.testing.assert_array_equal(value, X)
 
 
-@pytest.mark.parametrize("taken", [False, True])
-def test_a_value_behind_a_gate_stays_behind_it(taken):
-    """A Merge takes the input that arrives. If gx does not arrive, the value must not arrive, either."""
+# What is merged with other numbers where a Switch lets x pass, and what it is.
+GATES = {
+    "gx": (lambda x, passed: library.custom_gradient_embed(tf.sin(x), [passed * 2.0], [x]), np.sin),
+    "another result": (
+        lambda x, passed: cg.custom_gradient(lambda x, z: ((x * 1.0, z * 2.0), lambda dx, dz: (dx, dz)))(passed, x)[1],
+        lambda x: 2.0 * x,
+    ),
+}
 
-    def fetch(x):
-        other, slope = tf.raw_ops.Switch(data=x, pred=tf.equal(x[0] > 0, taken))
-        h = library.custom_gradient_embed(tf.sin(x), [slope * 2.0], [x])
-        return tf.raw_ops.Merge(inputs=[h, other * 3.0])
 
-    for _ in range(5):
-        value, _ = run(fetch)
-        np.testing.assert_allclose(value.output, np.sin(X) if taken else 3 * X, rtol=1e-15)
-        assert value.value_index == (0 if taken else 1)
+@pytest.mark.parametrize("name", GATES)
+def test_a_value_behind_a_gate_stays_behind_it(name):
+    """A Merge takes the input that arrives. If gx, or another result, does not arrive, the value must not, either."""
+    function, by_hand = GATES[name]
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        x = tf1.placeholder(tf.float64, [3])
+        switch = tf.raw_ops.Switch(data=x, pred=x[0] > 0.0)
+        merged = tf.raw_ops.Merge(inputs=[function(x, switch.output_true), switch.output_false * 10.0]).output
+        for _ in range(20):
+            np.testing.assert_allclose(session.run(merged, {x: X}), by_hand(X), rtol=1e-15)
+            np.testing.assert_array_equal(session.run(merged, {x: -X}), -10.0 * X)
 
 
 def by_embed_gradient(x, slope):

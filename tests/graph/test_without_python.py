@@ -5,6 +5,7 @@ tf.gradients, which uses TensorFlow's C++ code for functions.
 """
 
 import json
+import pathlib
 import re
 
 import numpy as np
@@ -18,31 +19,7 @@ from ..support.modes import assert_all_close
 from ..support.processes import run_python
 from ..support.without_python import BUILT_IN_FAILURES, CASES, DY, DY2, FAILURES, LIMITS, MODULE, RANDOM, X
 
-GRADIENTS_OF_A_MODEL = """
-import json, sys
-import numpy as np
-import tensorflow as tf
-
-tf1 = tf.compat.v1
-path, library, tasks = sys.argv[1:4]
-tf.load_op_library(library)
-assert not any(name.split(".")[0] == "tf_cg_ops" for name in sys.modules)
-
-def answer(signature, inputs, upstream):
-    with tf1.Graph().as_default() as graph, tf1.Session() as session:
-        loaded = tf1.saved_model.load(session, ["serve"], path).signature_def[signature]
-        xs, ys = ([graph.get_tensor_by_name(info.name) for _, info in sorted(part.items())]
-                  for part in (loaded.inputs, loaded.outputs))
-        try:
-            dys = [tf.constant(dy, tf.float64) for dy in upstream[:len(ys)]]
-            dxs = tf.gradients(ys, xs, grad_ys=dys)
-            return [t.tolist() for t in session.run(ys + dxs, dict(zip(xs, map(np.array, inputs))))]
-        except Exception as error:
-            return type(error).__name__ + ": " + str(error)
-
-print(json.dumps({name: answer(name, *task) for name, task in json.loads(tasks).items()}))
-"""
-
+PROGRAM = pathlib.Path(__file__).with_name("gradients_of_a_model.py").read_text()
 ALL = CASES | {name: case for name, (case, _) in (FAILURES | LIMITS).items()} | BUILT_IN_FAILURES | {"random": RANDOM}
 
 
@@ -50,11 +27,12 @@ ALL = CASES | {name: case for name, (case, _) in (FAILURES | LIMITS).items()} | 
 def answers(tmp_path_factory):
     """The outputs and gradients of each case, or the text of its error, all from one process."""
     folder = tmp_path_factory.mktemp("without_python")
-    MODULE.saved = {name: case.save() for name, case in ALL.items()}
-    tf.saved_model.save(MODULE, folder / "model", signatures=MODULE.saved)
+    for name, case in ALL.items():  # Each in a model of its own: sessions take long for many functions.
+        MODULE.saved = case.save()
+        tf.saved_model.save(MODULE, folder / name, signatures=MODULE.saved)
     tasks = {name: [[x.tolist() for x in case.inputs()], [DY.tolist(), DY2.tolist()]] for name, case in ALL.items()}
     library = cg.sysconfig.get_lib()
-    result = run_python(GRADIENTS_OF_A_MODEL, folder / "model", library, json.dumps(tasks), cwd=folder)
+    result = run_python(PROGRAM, folder, library, json.dumps(tasks), cwd=folder)
     return json.loads(result.stdout.splitlines()[-1])
 
 

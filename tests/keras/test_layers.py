@@ -232,9 +232,8 @@ def test_the_embedding_layer_in_a_model_says_what_it_takes():
 
 
 @pytest.mark.parametrize("name", [name for name in cg.layers.__all__ if inspect.isclass(getattr(cg.layers, name))])
-def test_getsource_doc_and_pickle_of_a_layer_class(name, library):
+def test_doc_and_pickle_of_a_layer_class(name, library):
     layer = getattr(layers_of(library), name)
-    assert f"class {name}(" in inspect.getsource(layer)
     assert issubclass(layer, library.layers.Layer)
     assert ">>> " in inspect.getdoc(layer)
     assert pickle.loads(pickle.dumps(layer)) is layer

@@ -13,7 +13,7 @@ import numpy as np
 from build_ops import compiler
 
 from ..support.sources import ROOT
-from ..support.tensors import assert_gradient_close, random_array
+from ..support.tensors import assert_gradient_close
 
 KINDS = ("baseline", "avx2", "avx512")
 
@@ -130,8 +130,6 @@ class Fenced:
         return self._bytes[start : start + size].view(dtype).reshape(shape)
 
 
-# Twice as many numbers as one turn of the longest loop takes: 32, in 16-bit sums.
-LENGTHS = range(65)
 UNTOUCHED = 0xA5
 
 # By name: the shapes of lhs, rhs and out for a length n, and the operand to differentiate by.
@@ -186,24 +184,24 @@ def check(out, lhs, rhs, wrt, dtype):
     assert_gradient_close(out, value, dtype, scale=max(1.0, float(np.max(size, initial=0.0))))
 
 
-def assert_every_length_within_fences(contract, form, dtype, rng):
-    """Checks a contraction whose operands border on protected memory, and that only out is written."""
-    shapes, wrt = FORMS[form]
-    memory = [Fenced(1 << 15) for _ in range(3)]
-    for n in LENGTHS:
-        given = [random_array(rng, shape, dtype) for shape in shapes(n)[:2]]
-        offset = n % 4  # In elements, so that vectors start at each possible misalignment.
-        for place in (Fenced.at_start, Fenced.at_end):
-            lhs, rhs, out = (
-                place(block, shape, dtype.as_numpy_dtype, offset + i)
-                for i, (block, shape) in enumerate(zip(memory, shapes(n), strict=True))
-            )
-            lhs[...], rhs[...] = given
-            memory[2].fill(UNTOUCHED)
-            before = memory[2].size - out.nbytes
-            contract(lhs, rhs, out, wrt)
-            written = int(np.count_nonzero(np.ascontiguousarray(out).view(np.uint8) == UNTOUCHED))
-            assert memory[2].count(UNTOUCHED) - written == before
-            check(out, lhs, rhs, wrt, dtype)
-            np.testing.assert_array_equal(lhs.view(np.uint8), given[0].view(np.uint8))
-            np.testing.assert_array_equal(rhs.view(np.uint8), given[1].view(np.uint8))
+def fences(size=1 << 15):
+    """Memory for lhs, rhs and out."""
+    return [Fenced(size) for _ in range(3)]
+
+
+def within_fences(contract, memory, given, out_shape, dtype, place, offsets, wrt="x"):
+    """Runs it on operands that border on protected memory: the numbers are right and only out is written. The bytes."""
+    lhs, rhs, out = (
+        place(block, shape, dtype.as_numpy_dtype, offset)
+        for block, shape, offset in zip(memory, (*map(np.shape, given), out_shape), offsets, strict=True)
+    )
+    lhs[...], rhs[...] = given
+    memory[2].fill(UNTOUCHED)
+    before = memory[2].size - out.nbytes
+    contract(lhs, rhs, out, wrt)
+    written = int(np.count_nonzero(np.ascontiguousarray(out).view(np.uint8) == UNTOUCHED))
+    assert memory[2].count(UNTOUCHED) - written == before
+    check(out, *given, wrt, dtype)
+    np.testing.assert_array_equal(lhs.view(np.uint8), given[0].view(np.uint8))
+    np.testing.assert_array_equal(rhs.view(np.uint8), given[1].view(np.uint8))
+    return out.tobytes()

@@ -17,7 +17,7 @@ from tf_cg_ops._src.core import library
 from ..embed_gradient.test_shape_table import ROWS
 from ..graph.test_modes import DY, FUNCTIONS, X, by_hand
 from ..support import reference
-from ..support.modes import MODES, assert_orders
+from ..support.modes import MODES, RUNS, assert_orders
 from ..support.tensors import DTYPES, assert_gradient_close, random_array
 
 
@@ -29,12 +29,9 @@ def embed_vjp(row, inputs):
     return h, tape.gradient(h, x, output_gradients=dy)
 
 
-WAYS = {"eager": lambda f: f, "tf.function": tf.function, "XLA": lambda f: tf.function(f, jit_compile=True)}
-
-
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=RUNS)
 def way(request):
-    return WAYS[request.param]
+    return RUNS[request.param]
 
 
 def is_on(tensor, device):
@@ -54,6 +51,7 @@ def test_gradients_in_all_forms_and_dtypes(device, way, rng):
             h, dx = way(functools.partial(embed_vjp, row))([tf.constant(a) for a in (fx, gx, x, dy)])
             assert is_on(h, device)
             assert is_on(dx, device)
+            assert h.dtype == dx.dtype == dtype
             np.testing.assert_array_equal(h.numpy(), fx)
             assert_gradient_close(dx, reference.vjp(dy, gx, row.x, row.axis), dtype, scale=10.0)
 
@@ -100,7 +98,7 @@ def test_every_op_runs_on_the_device_and_copies_nothing_from_it(device, dtype):
             library.custom_gradient_check_shape(x, shape, message="{expected} {got}"),
             *library.custom_gradient_barrier([x, x], [x]),
         ]
-        for way in WAYS.values():
+        for way in RUNS.values():
             outputs += [t for t in way(lambda x: embed_vjp(ROWS[0], [x] * 4))(x)]
     assert [t for t in outputs if not is_on(t, device)] == []
     for tensor in outputs:

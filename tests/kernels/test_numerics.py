@@ -1,7 +1,6 @@
 """Mixed precision, determinism, checked numerics and random seeds."""
 
 import contextlib
-import importlib
 import json
 import pathlib
 
@@ -16,12 +15,11 @@ from ..support.processes import run_python
 from ..support.sources import ROOT
 
 
-@pytest.fixture(params=["keras", "tf_keras"])
-def keras(request):
+@pytest.fixture
+def keras(library):
     """Keras 3 and Keras 2; restores the policy afterwards."""
-    module = importlib.import_module(request.param)
-    yield module
-    module.mixed_precision.set_global_policy("float32")
+    yield library
+    library.mixed_precision.set_global_policy("float32")
 
 
 POLICIES = {

@@ -1,20 +1,20 @@
 """Registrations that every op of the library must have, so that no op is half added."""
 
-import ctypes
 import itertools
-import pathlib
 import re
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python.framework import kernels, ops
+from tensorflow.python.ops import gen_functional_ops as functional_ops
 from tensorflow.python.ops.parallel_for import pfor
 
 import tf_cg_ops as cg
 from tf_cg_ops._src.core import library
 
 from ..support.processes import run_python
+from ..support.reference import widen
 from ..support.sources import ROOT
 from ..support.tensors import DTYPES, assert_gradient_close, pairs, random_array
 from ..support.without_python import registered_ops
@@ -54,87 +54,6 @@ def barrier(x, after):
 @cg.custom_gradient
 def rule(x, y):
     return x - y, lambda dy: (dy * y, dy + x)
-
-
-class _Output(ctypes.Structure):
-    """TF_Output: an output of an operation."""
-
-    _fields_ = [("operation", ctypes.c_void_p), ("index", ctypes.c_int)]
-
-
-class _Buffer(ctypes.Structure):
-    """TF_Buffer: bytes, and a function that frees them."""
-
-    _fields_ = [("data", ctypes.c_void_p), ("length", ctypes.c_size_t), ("deallocator", ctypes.c_void_p)]
-
-
-def _load():
-    library = ctypes.CDLL(str(pathlib.Path(tf.sysconfig.get_lib()) / "libtensorflow_cc.so.2"))
-    for name in (
-        "TF_NewStatus",
-        "TF_NewGraph",
-        "TF_NewImportGraphDefOptions",
-        "TF_NewBufferFromString",
-        "TF_NewBuffer",
-        "TF_GraphOperationByName",
-    ):
-        getattr(library, name).restype = ctypes.c_void_p
-    library.TF_NewBuffer.restype = ctypes.POINTER(_Buffer)
-    library.TF_Message.restype = ctypes.c_char_p
-    library.TF_AddGradients.argtypes = [
-        ctypes.c_void_p,
-        ctypes.POINTER(_Output),
-        ctypes.c_int,
-        ctypes.POINTER(_Output),
-        ctypes.c_int,
-        ctypes.POINTER(_Output),
-        ctypes.c_void_p,
-        ctypes.POINTER(_Output),
-    ]
-    library.TF_OperationName.restype = ctypes.c_char_p
-    return library
-
-
-def add_gradients(graph_def, ys, xs, dys):
-    """The graph with the gradients of the tensors `ys` by the tensors `xs`, and the names of these gradients."""
-    library = _load()
-    status = ctypes.c_void_p(library.TF_NewStatus())
-    graph = ctypes.c_void_p(library.TF_NewGraph())
-
-    def check():
-        if library.TF_GetCode(status) != 0:
-            raise RuntimeError(library.TF_Message(status).decode())
-
-    def outputs(names):
-        found = (_Output * len(names))()
-        for output, name in zip(found, names, strict=True):
-            operation, _, index = name.partition(":")
-            output.operation = library.TF_GraphOperationByName(graph, operation.encode())
-            output.index = int(index)
-        return found
-
-    serialized = graph_def.SerializeToString()
-    definition = ctypes.c_void_p(library.TF_NewBufferFromString(serialized, ctypes.c_size_t(len(serialized))))
-    options = ctypes.c_void_p(library.TF_NewImportGraphDefOptions())
-    library.TF_GraphImportGraphDef(graph, definition, options, status)
-    check()
-    gradients = (_Output * len(xs))()
-    library.TF_AddGradients(graph, outputs(ys), len(ys), outputs(xs), len(xs), outputs(dys), status, gradients)
-    check()
-    names = []
-    for gradient in gradients:
-        name = library.TF_OperationName(ctypes.c_void_p(gradient.operation)).decode() if gradient.operation else None
-        names.append(None if name is None else f"{name}:{gradient.index}")
-    buffer = library.TF_NewBuffer()
-    library.TF_GraphToGraphDef(graph, buffer, status)
-    check()
-    result = tf.compat.v1.GraphDef.FromString(ctypes.string_at(buffer.contents.data, buffer.contents.length))
-    library.TF_DeleteBuffer(buffer)
-    library.TF_DeleteBuffer(definition)
-    library.TF_DeleteImportGraphDefOptions(options)
-    library.TF_DeleteGraph(graph)
-    library.TF_DeleteStatus(status)
-    return result, names
 
 
 # A call of each op with tensors of these shapes, to differentiate by each of them.
@@ -179,45 +98,31 @@ def test_a_kernel_for_every_dtype_a_python_gradient_and_a_pfor_converter(name):
     assert name in pfor._pfor_converter_registry
 
 
-def sources(name, dtype, rng):
-    return [tf.constant(random_array(rng, shape, dtype)) for shape in CALLS[name][1]]
+def by_python(function, tensors, dy):
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        y = function(*tensors)
+    return tape.gradient(y, tensors, output_gradients=dy, unconnected_gradients="zero")
 
 
-def by_python(name, tensors, dy):
-    @tf.function
-    def run(tensors, dy):
-        with tf.GradientTape() as tape:
-            tape.watch(tensors)
-            y = CALLS[name][0](*tensors)
-        return tape.gradient(y, tensors, output_gradients=dy, unconnected_gradients="zero")
-
-    return run(tensors, dy)
+def without_python(function, tensors, dy):
+    """By a SymbolicGradient, for which TensorFlow reads its registry of gradients in C++."""
+    traced = tf.function(function).get_concrete_function(*(tf.TensorSpec(t.shape, t.dtype) for t in tensors))
+    traced.add_to_graph(tf.compat.v1.get_default_graph())
+    types = [t.dtype for t in tensors]
+    return functional_ops.symbolic_gradient([*tensors, dy], types, f=traced)
 
 
 @pytest.mark.parametrize(("name", "dtype"), pairs(OPS, DTYPES, quick=2))
 def test_a_gradient_without_python(name, dtype, rng):
-    """The C API adds a SymbolicGradient, from both of TensorFlow's registries, and gives the same numbers as Python."""
-    tensors = sources(name, dtype, rng)
-    with tf.Graph().as_default() as graph:
-        fed = [tf.compat.v1.placeholder(dtype, t.shape) for t in tensors]
-        y = CALLS[name][0](*fed)
-        fed_dy = tf.compat.v1.placeholder(dtype, y.shape)
-        assert name in {op.type for op in graph.get_operations()}
-    graph_def, names = add_gradients(graph.as_graph_def(), [y.name], [t.name for t in fed], [fed_dy.name])
-    assert "SymbolicGradient" in {node.op for node in graph_def.node}
-
-    dy = tf.constant(random_array(rng, y.shape, dtype))
-    with tf.Graph().as_default():
-        tf.graph_util.import_graph_def(graph_def, name="")
-        feed = {t.name: value.numpy() for t, value in zip([*fed, fed_dy], [*tensors, dy], strict=True)}
-        with tf.compat.v1.Session() as session:
-            found = iter(session.run([name for name in names if name], feed))
-    actual = [next(found) if name else np.zeros(t.shape) for name, t in zip(names, tensors, strict=True)]
-    wide = np.complex128 if dtype.is_complex else np.float64
-    by_tape = by_python(name, tensors, dy)
-    assert any(np.any(gradient != 0) for gradient in by_tape)
-    for gradient, expected in zip(actual, by_tape, strict=True):
-        assert_gradient_close(gradient, expected.numpy().astype(wide), dtype, scale=4.0)
+    """It has the numbers of Python's gradient. graph/test_c_api.py has the ops in a graph itself."""
+    function, shapes = CALLS[name]
+    tensors = [tf.constant(random_array(rng, shape, dtype)) for shape in shapes]
+    dy = tf.constant(random_array(rng, function(*tensors).shape, dtype))
+    found, expected = (tf.function(way)(function, tensors, dy) for way in (without_python, by_python))
+    assert any(np.any(gradient != 0) for gradient in expected)
+    for gradient, by_tape in zip(found, expected, strict=True):
+        assert_gradient_close(gradient, widen(by_tape.numpy()), dtype, scale=4.0)
 
 
 def test_the_barrier_hands_each_value_on():

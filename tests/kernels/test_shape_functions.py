@@ -1,5 +1,7 @@
 """The shape functions are as exact as the inputs allow, and raise errors as soon as they are certain."""
 
+import re
+
 import pytest
 import tensorflow as tf
 
@@ -22,70 +24,72 @@ def describe(shape):
     return "[" + ",".join("?" if size is None else str(size) for size in shape.as_list()) + "]"
 
 
-def assert_infers(shapes, expected, **attributes):
+def embed(shapes, **attributes):
     """`shapes`: the shapes of fx, gx and x, separated by semicolons."""
+    fx, gx, x = map(placeholder, shapes.split(";"))
+    return library.custom_gradient_embed(fx, [gx], [x], **attributes)
+
+
+def embed_grad(shapes, wrt="x", **attributes):
+    """The shapes of the operands, and the contents of the shape tensor, which is tf.shape of a placeholder."""
+    lhs, rhs, shape = map(placeholder, shapes.split(";"))
+    shape = tf.raw_ops.Shape(input=shape, out_type=tf.int64)
+    return library.custom_gradient_embed_grad(lhs, rhs, shape, wrt=wrt, **attributes)
+
+
+MANY = 2**32
+FITS, PRODUCTS = "fx must have shape", "the shapes must broadcast to at most"
+# The op, the shapes, the attributes, and what is inferred, or the error.
+ROWS = [
+    # The value has the shape of fx.
+    *(
+        (embed, f"{fx};?;?", attributes, fx)
+        for fx in ("?", "[]", "[?]", "[2]", "[2,?]", "[?,?,3]")
+        for attributes in ({}, {"axis": [-1]}, {"all_axes": True})
+    ),
+    # Unknown dimensions may turn out right.
+    (embed, "[?];[3];[3]", {}, "[?]"),
+    (embed, "[3];[?];[3]", {}, "[3]"),
+    (embed, "[3];[3];[?]", {}, "[3]"),
+    (embed, "[?];[?,4];[?,4]", {"axis": [1]}, "[?]"),
+    (embed, "[];[?];[?]", {}, "[]"),
+    (embed, "[5];[?,?];[?]", {"all_axes": True}, "[5]"),
+    # Partial shapes that cannot fit are refused.
+    (embed, "[4];[3];[?]", {}, ValueError("must broadcast together")),
+    (embed, "[?];[?,4];[?,5]", {}, ValueError("must broadcast together")),
+    (embed, "[];[?,3];[3]", {}, ValueError(FITS)),
+    (embed, "[?];[?,4];[?,4]", {}, ValueError(FITS)),
+    (embed, "[3];[2,?];[?]", {}, ValueError(FITS)),
+    # The axis is checked as soon as the rank of x is known.
+    (embed, "?;?;[?,?]", {"axis": [2]}, ValueError("axis must be in [-2, 2)")),
+    (embed, "?;?;[?,?]", {"axis": [1, -1]}, ValueError("which names dimension 1 of shape")),
+    (embed, "?;?;?", {"axis": [2]}, "?"),
+    # More products than can be counted are refused, unless there may be none.
+    (embed, f"[{MANY}];[];[{MANY}]", {"all_axes": True}, ValueError(PRODUCTS)),
+    (embed, f"[{MANY}];[];[{MANY // 2 - 1}]", {"all_axes": True}, f"[{MANY}]"),
+    (embed, f"[{MANY},0];[];[{MANY}]", {"all_axes": True}, f"[{MANY},0]"),
+    (embed, f"[{MANY},?];[];[{MANY}]", {"all_axes": True}, f"[{MANY},?]"),
+    # The gradient has the shape that the tensor tells.
+    *(
+        (embed_grad, f"?;?;{shape}", {"wrt": wrt}, shape)
+        for shape in ("?", "[]", "[3]", "[?]", "[?,3]", "[2,3]")
+        for wrt in ("x", "gx", "fx")
+    ),
+    (embed_grad, "[3];[4];[3]", {}, ValueError("CustomGradientEmbedGrad: the shapes must broadcast together")),
+    (embed_grad, "[3];[3,3];[3,3]", {}, ValueError("must have shape")),
+    (embed_grad, "[3,3];[3,3];[3]", {"wrt": "fx"}, ValueError("must have shape")),
+    (embed_grad, "[3];[3];[3]", {"zero_x": True}, ValueError("wrt must be 'fx' or 'gx' if zero_x is true")),
+]
+
+
+@pytest.mark.parametrize(("op", "shapes", "attributes", "expected"), ROWS)
+def test_shapes_are_inferred_or_refused(op, shapes, attributes, expected):
     with tf.Graph().as_default():
-        fx, gx, x = map(placeholder, shapes.split(";"))
-        h = library.custom_gradient_embed(fx, [gx], [x], **attributes)
-        assert describe(h.shape) == expected
-
-
-def assert_refuses(shapes, match, **attributes):
-    with tf.Graph().as_default():
-        fx, gx, x = map(placeholder, shapes.split(";"))
-        with pytest.raises(ValueError, match=match):
-            library.custom_gradient_embed(fx, [gx], [x], **attributes)
-
-
-def test_the_value_has_the_shape_of_fx():
-    for fx in ("?", "[]", "[?]", "[2]", "[2,?]", "[?,?,3]"):
-        for attributes in ({}, {"axis": [-1]}, {"all_axes": True}):
-            assert_infers(f"{fx};?;?", fx, **attributes)
-
-
-def test_unknown_dimensions_may_turn_out_right():
-    assert_infers("[?];[3];[3]", "[?]")
-    assert_infers("[3];[?];[3]", "[3]")
-    assert_infers("[3];[3];[?]", "[3]")
-    assert_infers("[?];[?,4];[?,4]", "[?]", axis=[1])
-    assert_infers("[];[?];[?]", "[]")
-    assert_infers("[5];[?,?];[?]", "[5]", all_axes=True)
-
-
-def test_partial_shapes_that_cannot_fit_are_refused():
-    assert_refuses("[4];[3];[?]", "must broadcast together")
-    assert_refuses("[?];[?,4];[?,5]", "must broadcast together")
-    assert_refuses("[];[?,3];[3]", "fx must have shape")
-    assert_refuses("[?];[?,4];[?,4]", "fx must have shape")
-    assert_refuses("[3];[2,?];[?]", "fx must have shape")
-
-
-def test_the_axis_is_checked_as_soon_as_the_rank_of_x_is_known():
-    assert_refuses("?;?;[?,?]", r"axis must be in \[-2, 2\)", axis=[2])
-    assert_refuses("?;?;[?,?]", "which names dimension 1 of shape", axis=[1, -1])
-    assert_infers("?;?;?", "?", axis=[2])
-
-
-def test_more_products_than_can_be_counted_are_refused_unless_there_may_be_none():
-    many = 2**32
-    assert_refuses(f"[{many}];[];[{many}]", "the shapes must broadcast to at most", all_axes=True)
-    assert_infers(f"[{many}];[];[{many // 2 - 1}]", f"[{many}]", all_axes=True)
-    assert_infers(f"[{many},0];[];[{many}]", f"[{many},0]", all_axes=True)
-    assert_infers(f"[{many},?];[];[{many}]", f"[{many},?]", all_axes=True)
-
-
-def assert_gradient_infers(lhs, rhs, shape, expected, wrt="x", **attributes):
-    """`shape`: the contents of the shape tensor, which is tf.shape of a placeholder."""
-    with tf.Graph().as_default():
-        shape = tf.raw_ops.Shape(input=placeholder(shape), out_type=tf.int64)
-        out = library.custom_gradient_embed_grad(placeholder(lhs), placeholder(rhs), shape, wrt=wrt, **attributes)
-        assert describe(out.shape) == expected
-
-
-def test_the_gradient_has_the_shape_that_the_tensor_tells():
-    for shape in ("?", "[]", "[3]", "[?]", "[?,3]", "[2,3]"):
-        for wrt in ("x", "gx", "fx"):
-            assert_gradient_infers("?", "?", shape, shape, wrt)
+        if isinstance(expected, ValueError):
+            with pytest.raises(ValueError, match=re.escape(str(expected))):
+                op(shapes, **attributes)
+        else:
+            assert describe(op(shapes, **attributes).shape) == expected
 
 
 def test_a_shape_tensor_of_known_length_gives_the_rank_and_must_be_a_vector():
@@ -112,20 +116,6 @@ def test_a_shape_tensor_of_more_dimensions_than_there_are_is_refused(call):
         for shape in (tf.compat.v1.placeholder(tf.int32, [255]), tf.ones([255], tf.int32)):
             with pytest.raises(ValueError, match="shape must have at most 254 dimensions, got 255"):
                 call(shape)
-
-
-@pytest.mark.parametrize(
-    ("lhs", "rhs", "shape", "attributes", "match"),
-    [
-        ("[3]", "[4]", "[3]", {}, "CustomGradientEmbedGrad: the shapes must broadcast together"),
-        ("[3]", "[3,3]", "[3,3]", {}, r"CustomGradientEmbedGrad: fx .* must have shape"),
-        ("[3,3]", "[3,3]", "[3]", {"wrt": "fx"}, r"CustomGradientEmbedGrad: fx .* must have shape"),
-        ("[3]", "[3]", "[3]", {"zero_x": True}, "wrt must be 'fx' or 'gx' if zero_x is true"),
-    ],
-)
-def test_gradient_operands_that_do_not_fit_are_refused(lhs, rhs, shape, attributes, match):
-    with pytest.raises(ValueError, match=match):
-        assert_gradient_infers(lhs, rhs, shape, shape, **attributes)
 
 
 def test_second_order_gradients_keep_static_shapes():

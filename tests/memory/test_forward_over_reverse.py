@@ -7,6 +7,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.modes import RUNS
+from ..support.tensors import pairs
 
 X, W, V = np.array([0.7, -1.3, 1.1]), np.array([0.5, -0.4, 2.0]), np.array([0.3, 2.0, -1.0])
 DY = np.array([1.0, 10.0, -3.0])
@@ -82,8 +83,7 @@ def tape_by_weights_alone(loop, x, w):
     return slope, tape.gradient(slope, w)
 
 
-@pytest.mark.parametrize("mode", RUNS)
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize(("loop", "mode"), pairs(LOOPS, RUNS))
 def test_a_tape_around_an_accumulator_gives_the_hessian_vector_product(loop, mode):
     slope, *products = RUNS[mode](lambda x, w: tape_around_accumulator(LOOPS[loop], x, w))(
         tf.constant(X), tf.constant(W)
@@ -93,8 +93,7 @@ def test_a_tape_around_an_accumulator_gives_the_hessian_vector_product(loop, mod
         np.testing.assert_allclose(product, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("mode", RUNS)
-@pytest.mark.parametrize("loop", ["scan", "while_loop"])
+@pytest.mark.parametrize(("loop", "mode"), pairs(["while_loop", "scan"], RUNS))
 def test_the_tape_may_watch_other_tensors_than_the_accumulator(loop, mode):
     slope, product = RUNS[mode](lambda x, w: tape_by_weights_alone(LOOPS[loop], x, w))(tf.constant(X), tf.constant(W))
     np.testing.assert_allclose(slope, gradient_by_hand(X, W)[0] @ V, rtol=1e-12)

@@ -100,7 +100,7 @@ def run(function, traced):
 
 
 @hypothesis.settings(
-    max_examples=int(os.environ.get("TF_CG_OPS_PROGRAMS", "80")),
+    max_examples=int(os.environ.get("TF_CG_OPS_PROGRAMS", "40")),
     deadline=None,
     database=None,
     derandomize="TF_CG_OPS_PROGRAMS" not in os.environ,

@@ -201,7 +201,7 @@ SEARCHED = "TF_CG_OPS_PROGRAMS" in os.environ
 
 @pytest.mark.parametrize("name", DECORATORS)
 @hypothesis.settings(
-    max_examples=int(os.environ.get("TF_CG_OPS_PROGRAMS", 8)),
+    max_examples=int(os.environ.get("TF_CG_OPS_PROGRAMS", 5)),
     phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate, *([hypothesis.Phase.shrink] if SEARCHED else [])],
     deadline=None,
     database=None,

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from .table import INTEGERS, M, Row, X, Y, derive, eager, ones, options
+from .table import INTEGERS, M, Row, X, Y, derive, eager, ones, options, tangents_of
 
 
 def double(x):
@@ -22,13 +22,6 @@ def f(x):
 
 
 WEIGHT = tf.Variable(2.0, name="weight")
-
-
-# embed_gradient and its forms in compat
-
-
-def embed(*args, **options):
-    return lambda: cg.embed_gradient(*args, **options)
 
 
 def shapes(fx, gx, x, axis=()):
@@ -52,7 +45,6 @@ MISFITS = {
     "a forgotten axis": ([4], [4, 3], [4, 3]),
     "a Jacobian for each example": ([5, 2], [5, 2, 3], [5, 3], [-1]),
     "an axis that is too large": ([3], [3, 2], [3, 2], 2),
-    "an axis that is too small": ([3], [3, 2], [3, 2], [0, -3]),
     "the axis of a scalar": ([3], [3], [], 0),
     "an axis twice": ([3], [3, 2], [3, 2], [1, -1]),
 }
@@ -70,15 +62,6 @@ def axis_at_run_time(*axis, fx=None, gx=M, x=M, dtype=tf.int32, **options):
     return eager(lambda: run(tf.constant(axis, dtype)))
 
 
-def upstream(*shape):
-    return lambda: derive(lambda x: cg.embed_gradient(x, x, x), X, dy=tf.ones(shape))
-
-
-def called(gx, x=X):
-    """A gx that is only called when there is a gradient."""
-    return lambda: derive(lambda x: cg.embed_gradient(X, gx, x), x)
-
-
 def vectorized():
     @tf.function(input_signature=[tf.TensorSpec(None)], autograph=False)
     def run(gx):
@@ -89,63 +72,50 @@ def vectorized():
 
 
 EMBED_GRADIENT = {
-    "no gx": embed(f),
-    "no fx": embed(),
-    "axis alone": embed(axis=-1),
-    "no x": embed(X, X, axis=-1),
+    "no gx": lambda: cg.embed_gradient(f),
+    "no fx": lambda: cg.embed_gradient(),
+    "no x": lambda: cg.embed_gradient(X, X, axis=-1),
     **options(
         functools.partial(cg.embed_gradient, **{"fx": X, "gx": X, "x": X}),
         fx=[None, INTEGERS, [[1.0], [1.0, 2.0]]],
-        gx=["2 * x", None, tf.cast(X, tf.float64), 1j * np.ones(2), abs],
-        x=[INTEGERS, tf.cast(X, tf.float64)],
-        axis=[True, np.bool_(False), tf.constant(True), [True], np.array(True), 1.0, tf.constant([1.0]), "all", [[0]]],
-        fx_gx_manually_stopped=[1, tf.constant(True)],
+        gx=["2 * x", None, tf.cast(X, tf.float64), abs],
+        x=[INTEGERS],
+        axis=[True, np.bool_(False), tf.constant(True), [True], 1.0, [[0]]],
+        fx_gx_manually_stopped=[1],
     ),
-    "a SparseTensor": embed(X, tf.SparseTensor([[0]], [1.0], [2]), X),
-    "an object with a dtype": embed(X, types.SimpleNamespace(dtype="nonsense"), X),
-    "None in a list": embed(X, [X, None], [X, X]),
-    "another dtype in a list": embed(X, [X, X], [X, tf.cast(X, tf.float16)]),
-    "a complex array beside a real x": embed(1.0, 1j * np.ones(2), X),
-    "integers beside numbers": embed(1.0, 1.0, INTEGERS),
-    "dicts": embed(X, {"a": X}, {"a": X}),
-    "a dict and a list": embed(X, [X], {"a": X}),
-    "a list for x alone": embed(X, X, [X]),
-    "a list for gx alone": embed(X, [X, X], X),
-    "lists of two lengths": embed(X, (X,), [X, X]),
-    "empty lists": embed(X, (), ()),
-    "gx returns None": called(lambda: None),
-    "gx returns text": called(lambda: "text"),
-    "gx returns a list for one x": called(lambda: [X]),
+    "an object with a dtype": lambda: cg.embed_gradient(X, types.SimpleNamespace(dtype="nonsense"), X),
+    "None in a list": lambda: cg.embed_gradient(X, [X, None], [X, X]),
+    "another dtype in a list": lambda: cg.embed_gradient(X, [X, X], [X, tf.cast(X, tf.float16)]),
+    "a complex array beside a real x": lambda: cg.embed_gradient(1.0, 1j * np.ones(2), X),
+    "integers beside numbers": lambda: cg.embed_gradient(1.0, 1.0, INTEGERS),
+    "dicts": lambda: cg.embed_gradient(X, {"a": X}, {"a": X}),
+    "a dict and a list": lambda: cg.embed_gradient(X, [X], {"a": X}),
+    "a list for x alone": lambda: cg.embed_gradient(X, X, [X]),
+    "lists of two lengths": lambda: cg.embed_gradient(X, (X,), [X, X]),
+    "empty lists": lambda: cg.embed_gradient(X, (), ()),
+    "gx returns None": lambda: derive(lambda x: cg.embed_gradient(X, lambda: None, x)),
+    "gx returns a function": lambda: derive(lambda x: cg.embed_gradient(X, lambda: lambda: X, x)),
     "gx returns too many": lambda: derive(lambda a, b: cg.embed_gradient(X, lambda: [X, X, X], [a, b]), X, Y),
-    "gx returns a function": called(lambda: lambda: X),
-    "gx returns another dtype": called(lambda: tf.cast(X, tf.float64)),
-    "gx returns another shape": called(lambda: tf.ones([3])),
+    "gx returns another shape": lambda: derive(lambda x: cg.embed_gradient(X, lambda: tf.ones([3]), x)),
     "one of two functions with another dtype": lambda: derive(
         lambda x: cg.embed_gradient(X, [lambda: X, lambda: tf.cast(X, tf.float64)], [x, x])
     ),
-    "one of two functions with another shape": lambda: derive(
-        lambda x: cg.embed_gradient(X, [lambda: X, lambda: tf.ones([3])], [x, x])
-    ),
-    "shapes that no gx puts right": embed(X, lambda: 1.0, tf.zeros([2, 2])),
+    "shapes that no gx puts right": lambda: cg.embed_gradient(X, lambda: 1.0, tf.zeros([2, 2])),
     "shapes under a tape, with a name": eager(
         lambda: derive(lambda x: cg.embed_gradient(X, M, x, name="a[Op:x] name: "))
     ),
-    "a ragged axis": embed(X, X, X, tf.ragged.constant([[0]])),
-    "a matrix as axis": embed(X, X, X, tf.constant([[0]])),
-    "an array that is a matrix as axis": embed(X, X, X, np.array([[0]])),
-    "an axis of more than 64 bits": embed(X, X, X, [0, 2**63]),
-    "an unsigned axis of 64 bits": embed(X, X, X, tf.constant(2**64 - 1, tf.uint64)),
+    "a ragged axis": lambda: cg.embed_gradient(X, X, X, tf.ragged.constant([[0]])),
+    "a matrix as axis": lambda: cg.embed_gradient(X, X, X, tf.constant([[0]])),
+    "an array that is a matrix as axis": lambda: cg.embed_gradient(X, X, X, np.array([[0]])),
+    "an axis of more than 64 bits": lambda: cg.embed_gradient(X, X, X, [0, 2**63]),
+    "an unsigned axis of 64 bits": lambda: cg.embed_gradient(X, X, X, tf.constant(2**64 - 1, tf.uint64)),
     "an axis of one of two pairs": lambda: cg.embed_gradient(X, [ones(2, 2), ones(2, 2)], [ones(2, 2), X], axis=1),
     **{name: shapes(*misfit) for name, misfit in MISFITS.items()},
     **{f"{name}, in the gradient": shapes_of_gradient(*MISFITS[name]) for name in IN_THE_GRADIENT},
-    "an upstream of another size": upstream(5),
-    "an upstream of another rank": upstream(4, 2),
+    "an upstream of another size": lambda: derive(lambda x: cg.embed_gradient(x, x, x), dy=tf.ones([5])),
     # Large numbers must not wrap around to a dimension that exists.
     "an axis at run time": axis_at_run_time(5),
     "a negative axis at run time": axis_at_run_time(-3),
-    "an axis twice at run time": axis_at_run_time(1, -1),
-    "an axis of 33 bits at run time": axis_at_run_time(2**32, dtype=tf.int64),
-    "an unsigned axis of 33 bits at run time": axis_at_run_time(2**32 + 1, dtype=tf.uint64),
     "an unsigned axis of 64 bits at run time": axis_at_run_time(2**64 - 1, dtype=tf.uint64),
     "an axis of one of two pairs at run time": axis_at_run_time(1, fx=X, gx=[ones(2, 2), X], x=[ones(2, 2), X]),
     "a scalar fx with an axis at run time": axis_at_run_time(1, fx=tf.ones([]), gx=tf.ones([3, 4]), x=tf.ones([3, 1])),
@@ -167,13 +137,7 @@ def compat(function):
     """What both check."""
     return {
         "as a decorator": lambda: function(f),
-        **options(
-            functools.partial(function, **{"fx": X, "gx": X, "x": X}),
-            fx=["text", INTEGERS],
-            gx=[None],
-            x=[tf.cast(X, tf.float64)],
-            fx_gx_manually_stopped=[1],
-        ),
+        **options(functools.partial(function, gx=X, x=X), fx=["text", INTEGERS]),
     }
 
 
@@ -183,20 +147,15 @@ COMPAT = {
     | {
         **options(functools.partial(TFP, X, X, X), axis=[-1]),
         "another shape": lambda: TFP(X, X, tf.ones([2, 1])),
-        "another shape in a list": lambda: TFP(X, [X, tf.ones([3])], [X, X]),
-        "a list for gx alone": lambda: TFP(X, [X, X], X),
         "a shape at run time": broadcast_at_run_time(TFP, tf.ones([3, 1]), tf.ones([3])),
     },
     "compat.bayesflow.custom_gradient": compat(CONTRIB)
     | {
-        **options(functools.partial(CONTRIB, X, X, M), axis=[1.5, True, [2], [-3], [1, -1]]),
+        **options(functools.partial(CONTRIB, X, X, M), axis=[1.5, [2]]),
         "shapes": lambda: CONTRIB(X, tf.ones([4]), X),
         "shapes at run time": broadcast_at_run_time(CONTRIB, tf.ones([3]), tf.ones([2, 5]), axis=-1),
     },
 }
-
-
-# Ready-made functions
 
 
 def with_argument(step):
@@ -208,34 +167,20 @@ FACTORS = ["half", 1j, tf.constant(1j), with_argument, [1.0, 2.0, 3.0]]
 NOT_FINITE = tf.constant([np.inf, np.nan])
 
 
-def under_xla(**options):
-    return Row(lambda: derive(lambda x: cg.watch_gradient(x, "h", **options)), "jit")
-
-
-def halved(gradient):
-    return gradient / 2
-
-
-def surrogate(*args, **options):
-    return lambda: derive(cg.straight_through(tf.sign, *args, **options))
-
-
 READY_MADE = {
     "reverse_gradient": {
         **options(cg.reverse_gradient, x=["text", INTEGERS]),
-        **options(functools.partial(cg.reverse_gradient, X), factor=FACTORS),
     },
     "scale_gradient": {
         "no factor": lambda: cg.scale_gradient(X),
-        **options(functools.partial(cg.scale_gradient, factor=2.0), x=["text", INTEGERS]),
         **options(functools.partial(cg.scale_gradient, X), factor=FACTORS),
     },
     "clip_gradient": {
         "a limit by position": lambda: cg.clip_gradient(X, 1.0),
         "no limit": lambda: cg.clip_gradient(X),
         "two limits": lambda: cg.clip_gradient(X, norm=1.0, value=1.0),
-        **options(functools.partial(cg.clip_gradient, norm=1.0), x=["text", INTEGERS, []]),
-        **options(functools.partial(cg.clip_gradient, X), norm=["large", 1j, -1.0], value=[np.nan, [1.0, 2.0]]),
+        **options(functools.partial(cg.clip_gradient, norm=1.0), x=[INTEGERS, []]),
+        **options(functools.partial(cg.clip_gradient, X), norm=["large", -1.0], value=[np.nan, [1.0, 2.0]]),
         **options(functools.partial(cg.clip_gradient, X, norm=1.0), axis=["rows", 7]),
         **options(functools.partial(cg.clip_gradient, X, value=1.0), axis=[-1], loss_scale=LOSS_SCALES),
         "complex numbers by value": lambda: cg.clip_gradient(tf.cast(X, tf.complex64), value=1.0),
@@ -248,51 +193,50 @@ READY_MADE = {
         "a slope of a function": lambda: cg.straight_through(tf.sign, tf.tanh, slope=2.0),
         **options(
             functools.partial(cg.straight_through, **{"f": tf.sign}),
-            f=[X, 3, "sigmoid"],
+            f=[X, "sigmoid"],
             surrogate=["tanh", 2.0],
             derivative=["sigmoid"],
             slope=["steep", 0, np.inf],
         ),
         "a slope that overflows": lambda: cg.straight_through(tf.sign, "sigmoid", slope=1e5)(tf.cast(X, tf.float16)),
         "a list": lambda: cg.straight_through(tf.sign)([0.5]),
-        "a list by name": lambda: cg.straight_through(tf.sign)(x=[0.5]),
         "integers": lambda: cg.straight_through(tf.sign)(INTEGERS),
         "text first": lambda: cg.straight_through(lambda mode, x: x)("nearest", X),
         "another shape": lambda: cg.straight_through(tf.argmax)(X),
-        "a surrogate of another shape": surrogate(lambda x: M),
-        "a surrogate without a derivative": surrogate(tf.ones_like),
-        "a surrogate of another dtype": surrogate(lambda x: tf.cast(x, tf.float64)),
-        "a surrogate of nothing": surrogate(lambda x: None),
-        "a surrogate of two arguments": surrogate(lambda x, y: x + y),
-        "a derivative of more elements": surrogate(derivative=lambda x: M),
-        "a derivative of fewer elements": surrogate(derivative=tf.reduce_sum),
-        "a complex derivative": surrogate(derivative=lambda x: tf.cast(x, tf.complex64)),
-        "a derivative of nothing": surrogate(derivative=lambda x: None),
+        "a surrogate of another shape": lambda: derive(cg.straight_through(tf.sign, lambda x: M)),
+        "a surrogate without a derivative": lambda: derive(cg.straight_through(tf.sign, tf.ones_like)),
+        "a surrogate of another dtype": lambda: derive(cg.straight_through(tf.sign, lambda x: tf.cast(x, tf.float64))),
+        "a surrogate of nothing": lambda: derive(cg.straight_through(tf.sign, lambda x: None)),
+        "a surrogate of two arguments": lambda: derive(cg.straight_through(tf.sign, lambda x, y: x + y)),
+        "a derivative of more elements": lambda: derive(cg.straight_through(tf.sign, derivative=lambda x: M)),
+        "a complex derivative": lambda: derive(
+            cg.straight_through(tf.sign, derivative=lambda x: tf.cast(x, tf.complex64))
+        ),
+        "a derivative of nothing": lambda: derive(cg.straight_through(tf.sign, derivative=lambda x: None)),
     },
     "watch_gradient": {
         "an option by position": lambda: cg.watch_gradient(X, "h", True),
         "nothing to do": lambda: cg.watch_gradient(X, "h"),
         **options(
             functools.partial(cg.watch_gradient, **{"x": X, "name": "h", "print": True}),
-            x=["text", INTEGERS, []],
+            x=[[]],
             name=[3, ""],
             print=["yes"],
-            check_numerics=["yes"],
             call=[[]],
-            loss_scale=LOSS_SCALES,
+            loss_scale=["dynamic"],
         ),
-        "a call that returns a gradient": lambda: derive(lambda x: cg.watch_gradient(x, "h", call=halved)),
+        "a call that returns a gradient": lambda: derive(lambda x: cg.watch_gradient(x, "h", call=tf.sign)),
         "a gradient that is not finite": lambda: derive(
             lambda x: cg.watch_gradient(x, "h", check_numerics=True), dy=NOT_FINITE
         ),
-        "print, under XLA": under_xla(print=True),
-        "check_numerics, under XLA": under_xla(check_numerics=True),
-        "call, under XLA": under_xla(call=halved),
+        **{
+            f"{name}, under XLA": Row(
+                lambda name=name, do=do: derive(lambda x: cg.watch_gradient(x, "h", **{name: do})), "jit"
+            )
+            for name, do in {"print": True, "check_numerics": True, "call": tf.sign}.items()
+        },
     },
 }
-
-
-# Layers
 
 
 def factor_of_a_graph():
@@ -308,7 +252,6 @@ def factors(layer):
     return {
         **options(layer, factor=["half", 1j]),
         "a trainable variable": eager(lambda: layer(tf.Variable(1.0))),
-        "factors for more elements": lambda: layer([1.0, 2.0, 3.0]).call(X),
         "integers": lambda: layer(2.0).call(INTEGERS),
         "factor=True later": lambda: setattr(layer(2.0), "factor", True),
     }
@@ -317,10 +260,9 @@ def factors(layer):
 LAYERS = {
     "layers.EmbedGradient": {
         **options(cg.layers.EmbedGradient, axis=[1.5], fx_gx_manually_stopped=["no"]),
-        "a single input": lambda: cg.layers.EmbedGradient().call(X),
         "a single input of a model": eager(lambda: cg.layers.EmbedGradient().compute_output_spec(keras.Input([3]))),
-        "three arguments": lambda: cg.layers.EmbedGradient()(X, X, X),
         "two inputs": lambda: cg.layers.EmbedGradient().call([X, X]),
+        "three arguments": lambda: cg.layers.EmbedGradient()(X, X, X),
         "integers": lambda: cg.layers.EmbedGradient().call([X, INTEGERS, X]),
         "another shape": lambda: cg.layers.EmbedGradient().call([X, tf.ones([3]), X]),
     },
@@ -334,24 +276,19 @@ LAYERS = {
         "an optimizer as loss_scale": eager(
             lambda: cg.layers.GradientClip(value=1.0, loss_scale=keras.optimizers.SGD())
         ),
-        "a variable as loss_scale, saved": config(cg.layers.GradientClip, value=1.0),
     },
     "layers.GradientReversal": factors(cg.layers.GradientReversal)
     | {"a Tensor of a graph as factor, saved": eager(factor_of_a_graph)},
     "layers.GradientScale": factors(cg.layers.GradientScale),
     "layers.Recompute": {
-        **options(
-            functools.partial(cg.layers.Recompute, **{"layer": cg.layers.GradientScale(2.0)}),
-            layer=[double, 3],
-            keep=[3],
-        ),
+        **options(cg.layers.Recompute, layer=[double, 3]),
         "keep=['z'], but no name is given": lambda: derive(
             cg.layers.Recompute(cg.layers.GradientScale(2.0, name="scored"), keep=["z"]).call
         ),
     },
     "layers.StraightThrough": {
         **options(cg.layers.StraightThrough, f=[3, "tanh", "sigmoid"]),
-        **options(functools.partial(cg.layers.StraightThrough, "sign"), surrogate=[3, "nope"], slope=["steep", -1.0]),
+        **options(functools.partial(cg.layers.StraightThrough, "sign"), surrogate=["nope"], slope=[-1.0]),
         "integers": lambda: cg.layers.StraightThrough("sign").call(INTEGERS),
         "another shape": lambda: cg.layers.StraightThrough(lambda x: x[:1]).call(X),
     },
@@ -366,15 +303,12 @@ LAYERS = {
 }
 
 
-# Functional models and Keras itself
+def ignoring(x, other):
+    return 2.0 * x, lambda dy: [3.0 * dy, *[None] * len(tf.nest.flatten(other))]
 
 
 def tripled(x):
     return 2.0 * x, lambda dy: 3.0 * dy
-
-
-def ignoring(x, other):
-    return 2.0 * x, lambda dy: [3.0 * dy, *[None] * len(tf.nest.flatten(other))]
 
 
 def saved(function, *args):
@@ -394,7 +328,7 @@ def with_keras(name, value, call):
 
 
 BACKEND = (keras.backend, "backend")
-NOT_SAVED = {"ragged": tf.ragged.constant([[1.0]]), "strings": tf.constant(["a"]), "a set": {1}, "a function": abs}
+NOT_SAVED = {"ragged": tf.ragged.constant([[1.0]]), "strings": tf.constant(["a"]), "a set": {1}}
 KERAS = {
     "a trainable variable": lambda: cg.custom_gradient(lambda x: (x * WEIGHT, lambda dy, variables: (dy, [None])))(
         keras.Input([3])
@@ -412,9 +346,6 @@ KERAS = {
 }
 
 
-# Implicit functions and linear solvers
-
-
 def kepler(y, x):
     return y - 0.3 * tf.sin(y) - x
 
@@ -424,10 +355,6 @@ def steps(x, number=60):
     for _ in range(number):
         y = x + 0.3 * tf.sin(y)
     return y
-
-
-def steps_of_a_solver(x):
-    return steps(x)
 
 
 def solver(x):
@@ -442,20 +369,8 @@ def two_steps(x):
     return y
 
 
-def leaves_tensorflow(y, x):
-    return 0.5 * (y.numpy() if tf.executing_eagerly() else tf.stop_gradient(y)) + x
-
-
 def root(residual, solve=solver, x=X, **options):
     return lambda: derive(lambda x: tf.nest.flatten(cg.implicit_root(residual, solve, **options)(x))[0], x)
-
-
-def fixed_point(function, solve=solver):
-    return lambda: derive(lambda x: tf.nest.flatten(cg.implicit_fixed_point(function, solve)(x))[0])
-
-
-def minimum(objective, solve=solver, x=X):
-    return lambda: derive(cg.implicit_minimum(objective, solve), x)
 
 
 def implicit(make):
@@ -481,12 +396,11 @@ IMPLICIT = {
     | {
         "a solver that returns text": lambda: cg.implicit_root(kepler, lambda x: "text")(X),
         "too many arguments": lambda: cg.implicit_root(kepler, solver)(X, 1),
-        "exchanged": root(steps_of_a_solver, kepler),
+        "exchanged": root(steps, kepler),
         "several dtypes": root(kepler, lambda x: [x, tf.cast(x, tf.float64)]),
         "no unknown": lambda: cg.implicit_root(kepler, lambda x: [])(X),
         "another structure": root(lambda y, x: y["a"] - x, lambda x: {"a": x, "b": x}),
         "another shape": root(lambda y, x: tf.reduce_sum(y - x)),
-        "another shape in a structure": root(lambda y, x: [y[0], y[1][:1]], lambda x: [x, x]),
         "another shape at run time": Row(
             lambda: derive(cg.implicit_root(lambda y, x: y[:1] - x[:1], steps), ones(2)), "unknown"
         ),
@@ -498,31 +412,29 @@ IMPLICIT = {
         "a linear_solve that does not converge": root(
             kepler, steps, linear_solve=functools.partial(cg.linear.gmres, M=lambda u: 0.0 * u)
         ),
-        "one without a derivative in a dict": root(
-            lambda y, x: {"a": y["a"] - x, "b": y["a"] - x}, lambda x: {"a": x, "b": x}
-        ),
-        "integers inside": root(lambda y, x: tf.cast(tf.cast(y, tf.int32), x.dtype) - x, tf.identity),
         "no y": root(lambda y, x: x - x),
         "not solved": root(lambda x, y: y**3 + y - x, steps),
     },
     "implicit_fixed_point": implicit(cg.implicit_fixed_point)
     | {
-        "NumPy": fixed_point(leaves_tensorflow),
-        "stop_gradient": fixed_point(lambda y, x: 0.5 * tf.stop_gradient(y) + x),
-        "round": fixed_point(lambda y, x: 0.5 * tf.round(y) + x),
-        "one of several without a derivative": fixed_point(
-            lambda y, x: [0.5 * tf.stop_gradient(y[0]) + x, 0.5 * y[1] + x], lambda x: [2.0 * x, 2.0 * x]
+        "stop_gradient": lambda: derive(cg.implicit_fixed_point(lambda y, x: 0.5 * tf.stop_gradient(y) + x, solver)),
+        "one of several without a derivative": lambda: derive(
+            cg.implicit_fixed_point(
+                lambda y, x: [0.5 * tf.stop_gradient(y[0]) + x, 0.5 * y[1] + x], lambda x: [2.0 * x, 2.0 * x]
+            )
         ),
-        "another shape": fixed_point(lambda y, x: y[:1]),
-        "not solved": fixed_point(lambda y, x: x / y, two_steps),
+        "another shape": lambda: derive(cg.implicit_fixed_point(lambda y, x: y[:1], solver)),
+        "not solved": lambda: derive(cg.implicit_fixed_point(lambda y, x: x / y, two_steps)),
     },
     "implicit_minimum": implicit(cg.implicit_minimum)
     | {
-        "a linear objective": minimum(lambda y, x: tf.reduce_sum(y * x)),
-        "a vector as objective": minimum(lambda y, x: y - x),
-        "an integer as objective": minimum(lambda y, x: tf.size(y)),
-        "complex unknowns": minimum(lambda y, x: tf.abs(y[0]), x=tf.cast(X, tf.complex64)),
-        "not solved": minimum(lambda y, x: tf.reduce_sum((y - 3.0 * x) ** 2)),
+        "a linear objective": lambda: derive(cg.implicit_minimum(lambda y, x: tf.reduce_sum(y * x), solver)),
+        "a vector as objective": lambda: derive(cg.implicit_minimum(lambda y, x: y - x, solver)),
+        "an integer as objective": lambda: derive(cg.implicit_minimum(lambda y, x: tf.size(y), solver)),
+        "complex unknowns": lambda: derive(
+            cg.implicit_minimum(lambda y, x: tf.abs(y[0]), solver), tf.cast(X, tf.complex64)
+        ),
+        "not solved": lambda: derive(cg.implicit_minimum(lambda y, x: tf.reduce_sum((y - 3.0 * x) ** 2), solver)),
     },
 }
 MATRIX = tf.constant([[4.0, 1.0], [1.0, 3.0]])
@@ -539,11 +451,10 @@ LINEAR = {
         **options(
             functools.partial(cg.linear.cg, **{"A": double, "b": X}),
             A=[3, tf.eye(2)],
-            b=["text", INTEGERS, None],
+            b=["text", INTEGERS],
             x0=[tf.zeros([3])],
             M=[tf.eye(2)],
             tol=["small", False, -1.0],
-            rtol=[1e-5],
             atol=[np.inf],
             maxiter=[1.5, 0],
         ),
@@ -552,30 +463,18 @@ LINEAR = {
         "another structure": lambda: cg.linear.cg(lambda u: u[0], [X, X]),
         "another shape": lambda: cg.linear.cg(lambda u: u[:1], X),
         "another dtype": lambda: cg.linear.cg(lambda u: tf.cast(u, tf.float64), X),
-        "nothing": lambda: cg.linear.cg(lambda u: None, X),
         "a list": lambda: cg.linear.cg(lambda u: [u], X),
         "no convergence": no_convergence(cg.linear.cg),
         "numbers that overflow": lambda: cg.linear.cg(lambda u: 1e-4 * u, 1000 * tf.cast(X, tf.float16)),
     },
     "linear.gmres": {
-        **options(
-            functools.partial(cg.linear.gmres, **{"A": double, "b": X}),
-            A=[tf.eye(2)],
-            b=[INTEGERS],
-            tol=[-1.0],
-            maxiter=[0],
-            restart=[1.5, 0],
-        ),
-        "another shape": lambda: cg.linear.gmres(lambda u: u[:1], X),
+        **options(functools.partial(cg.linear.gmres, double, X), restart=[1.5, 0]),
         "no convergence": no_convergence(cg.linear.gmres, restart=1),
         "no derivative": lambda: derive(
             lambda b: cg.linear.gmres(lambda u: tf.stop_gradient(tf.linalg.matvec(MATRIX, u)), b)
         ),
     },
 }
-
-
-# numpy_function
 
 
 SPEC = tf.TensorSpec([3], tf.float32)
@@ -585,6 +484,10 @@ TWO = [SPEC, tf.TensorSpec([], tf.int32)]
 
 def in_numpy(x):
     return x, np.ones_like(x)
+
+
+def nothing_kept(x, y):
+    return ZEROS, None
 
 
 SINGLE = cg.numpy_function(in_numpy)
@@ -608,44 +511,20 @@ def with_vjp(answer=(ZEROS, None), gradients=(ZEROS[:2], ZEROS[:2]), output=SPEC
     return cg.numpy_function(simulate, output, vjp=lambda residuals, *dy: gradients, **options)
 
 
-def value(*args, **options):
-    return lambda: with_vjp(*args, **options)(X, Y)
-
-
-def first_leaf(function):
-    return lambda *args: tf.nest.flatten(function(*args))[0]
-
-
-def gradient(function):
-    return derive(first_leaf(function), X, Y)
-
-
-def tangent(function):
-    with tf.autodiff.ForwardAccumulator([X, Y], [X, Y]) as accumulator:
-        y = first_leaf(function)(X, Y)
-    return accumulator.jvp(y)
-
-
 def second(function):
-    with tf.GradientTape() as tape:
-        tape.watch(X)
-        dx, _ = gradient(function)
-    return tape.gradient(dx, X)
+    return derive(lambda x: derive(function, x, Y)[0])
 
 
 def gradient_of_tangents():
     function = with_vjp(([ZEROS, 1], None), output=TWO, jvp=lambda *_: [ZEROS, 0])
-    with tf.GradientTape() as tape:
-        tape.watch(X)
-        tangents = tangent(function)
-    return tape.gradient(tangents, X)
+    return derive(lambda x: tangents_of(function, x, Y)[0])
 
 
 def vjp_of_tensors(vjp):
     function = cg.numpy_function(
         lambda x, y: (x.numpy() if tf.is_tensor(x) else x, None), tf.TensorSpec([2]), vjp=tf.function(vjp)
     )
-    return lambda: gradient(function)
+    return lambda: derive(function, X, Y)
 
 
 def of_batch(y, **options):
@@ -659,73 +538,58 @@ def raising(*_):
 
 NUMPY_FUNCTION = {
     "as tf.numpy_function": lambda: cg.numpy_function(in_numpy, [X], tf.float32),
-    "the names of tf.numpy_function": lambda: cg.numpy_function(func=in_numpy, inp=[X], Tout=tf.float32),
     **options(
         functools.partial(cg.numpy_function, **{"f": in_numpy}),
         f=[3],
-        output=[[3], tf.TensorSpec(None, tf.float32), tf.TensorSpec([3], tf.int32), [SPEC]],
+        output=[[3], tf.TensorSpec(None, tf.float32), tf.TensorSpec([3], tf.int32)],
         vjp=[3],
         jvp=[len],
         batched=[32],
         nondiff_argnames=["x", ["z"]],
     ),
-    **options(
-        functools.partial(cg.numpy_function, in_numpy, vjp=len),
-        output=[[], [SPEC, tf.TensorSpec([], tf.string)]],
-        jvp=[3],
-    ),
+    **options(functools.partial(cg.numpy_function, in_numpy, vjp=len), output=[[]], jvp=[3]),
     "integers alone": lambda: SINGLE(INTEGERS),
     "inputs that do not broadcast": lambda: cg.numpy_function(lambda x, y: (0, 0))(X, tf.zeros([3])),
     "ragged": lambda: SINGLE(tf.ragged.constant([[1.0], [2.0, 3.0]])),
-    "sparse": lambda: SINGLE(tf.SparseTensor([[0]], [1.0], [2])),
     "too many arguments": lambda: SINGLE(X, X),
     "a batch of another size": of_batch(lambda: ones(3)),
     "no batch": of_batch(lambda: ones()),
     "no pair": returned(ZEROS),
     "one gradient of two": returned((ZEROS, JACOBIAN)),
-    "three gradients of two": returned((ZEROS, [JACOBIAN] * 3)),
+    "a shape of the value": returned((np.zeros(2), [JACOBIAN, JACOBIAN])),
     "None among the gradients": returned((ZEROS, [JACOBIAN, None])),
     "None as the gradient": returned((ZEROS, None), nondiff_argnames=["y"]),
-    "a shape of the value": returned((np.zeros(2), [JACOBIAN, JACOBIAN])),
     "a shape of a gradient": returned((ZEROS, [JACOBIAN, JACOBIAN.T])),
     "a shape of a batch": returned((BATCH.T, [BATCH, BATCH]), batched=True),
-    "a shape of gradients of a batch": returned((BATCH, [BATCH, np.zeros(3)]), batched=True),
+    "a complex gradient": returned((ZEROS, [1j * JACOBIAN, JACOBIAN])),
     "a shape without an output": returned((np.zeros(2), [JACOBIAN, np.zeros(2)]), None),
     "a complex value": returned((1j * ZEROS, [JACOBIAN, JACOBIAN])),
-    "a complex gradient": returned((ZEROS, [1j * JACOBIAN, JACOBIAN])),
     "a ragged value": returned(([[1.0], [2.0, 3.0]], [JACOBIAN, JACOBIAN])),
-    "vjp: no pair": value(np.zeros(3)),
-    "vjp: a shape of the value": value((np.zeros(2), None)),
-    "vjp: a shape of a leaf": value(([np.zeros(3), [1, 2]], None), output=TWO),
-    "vjp: a shape of a batch": value(batched=True),
-    "vjp: a shape without an output": value(output=None),
-    "vjp: another structure": value(output=TWO),
-    "vjp: one gradient of two": lambda: gradient(with_vjp(gradients=[np.zeros(2)])),
-    "vjp: None among the gradients": lambda: gradient(with_vjp(gradients=[np.zeros(2), None])),
-    "vjp: a shape of a gradient": lambda: gradient(with_vjp(gradients=[np.zeros(2), np.zeros(3)])),
-    "vjp: no upstream": lambda: gradient(
-        cg.numpy_function(lambda x, y: (ZEROS, None), SPEC, vjp=lambda residuals: None)
+    "vjp: a shape of a leaf": lambda: with_vjp(([np.zeros(3), [1, 2]], None), output=TWO)(X, Y),
+    "vjp: no pair": lambda: with_vjp(np.zeros(3))(X, Y),
+    "vjp: a shape of the value": lambda: with_vjp((np.zeros(2), None))(X, Y),
+    "vjp: a shape of a batch": lambda: with_vjp(batched=True)(X, Y),
+    "vjp: a shape without an output": lambda: with_vjp(output=None)(X, Y),
+    "vjp: None among the gradients": lambda: derive(with_vjp(gradients=[np.zeros(2), None]), X, Y),
+    "vjp: no constant": lambda: derive(
+        cg.numpy_function(nothing_kept, SPEC, vjp=in_numpy, nondiff_argnames=["y"]), X, Y
     ),
-    "vjp: no constant": lambda: gradient(
-        cg.numpy_function(lambda x, y: (ZEROS, None), SPEC, vjp=lambda residuals, dy: dy[:2], nondiff_argnames=["y"])
-    ),
+    "vjp: another structure": lambda: with_vjp(output=TWO)(X, Y),
+    "vjp: one gradient of two": lambda: derive(with_vjp(gradients=[np.zeros(2)]), X, Y),
+    "vjp: a shape of a gradient": lambda: derive(with_vjp(gradients=[np.zeros(2), np.zeros(3)]), X, Y),
+    "vjp: no upstream": lambda: derive(cg.numpy_function(nothing_kept, SPEC, vjp=lambda residuals: None), X, Y),
     "vjp of Tensors: a dtype": eager(vjp_of_tensors(lambda inputs, dy: (dy, tf.cast(dy, tf.int32)))),
-    "vjp of Tensors: a shape": eager(vjp_of_tensors(lambda inputs, dy: (dy[:1], dy))),
-    "vjp of Tensors: three of two": eager(vjp_of_tensors(lambda inputs, dy: (dy, dy, dy))),
-    "jvp: a shape": lambda: tangent(with_vjp(jvp=lambda *_: np.zeros(4))),
-    "jvp: another structure": lambda: tangent(
-        with_vjp(([np.zeros(3), 1], None), output=TWO, jvp=lambda *_: np.zeros(3)[:1])
+    "jvp: a shape": lambda: tangents_of(with_vjp(jvp=lambda *_: np.zeros(4)), X, Y),
+    "jvp: another structure": lambda: tangents_of(
+        with_vjp(([np.zeros(3), 1], None), output=TWO, jvp=lambda *_: np.zeros(3)[:1]), X, Y
     ),
-    "jvp: parameters": lambda: tangent(with_vjp(jvp=lambda residuals, dx: dx)),
-    "forward mode without a jvp": lambda: tangent(with_vjp()),
+    "jvp: parameters": lambda: tangents_of(with_vjp(jvp=lambda residuals, dx: dx), X, Y),
+    "forward mode without a jvp": lambda: tangents_of(with_vjp(), X, Y),
     "second derivatives": eager(lambda: second(with_vjp())),
     "second derivatives with a jvp": eager(lambda: second(with_vjp(jvp=lambda *_: np.zeros(3)))),
-    "derivatives of tangents beside an integer": lambda: gradient_of_tangents(),
+    "derivatives of tangents beside an integer": gradient_of_tangents,
     "an exception of the function": lambda: cg.numpy_function(raising)(X),
-    "an exception of vjp": lambda: gradient(cg.numpy_function(lambda x, y: (ZEROS, None), SPEC, vjp=raising)),
     "under XLA": Row(lambda: 2.0 * SINGLE(X), "jit"),
-    "with a vjp, under XLA": Row(lambda: cg.numpy_function(in_numpy, vjp=lambda residuals, dy: dy)(X), "jit"),
-    "in a function, under XLA": Row(lambda: tf.function(SINGLE)(X), "jit"),
 }
 
 

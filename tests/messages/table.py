@@ -69,6 +69,13 @@ def derive(function, *args, dy=None):
     return tape.gradient(y, args, output_gradients=dy)
 
 
+def tangents_of(function, *args):
+    args = args or (X,)
+    with tf.autodiff.ForwardAccumulator(args, args) as accumulator:
+        y = function(*args)
+    return accumulator.jvp(y)
+
+
 def in_tensorflow_1(function, *args):
     """The same in a graph of TensorFlow 1."""
     with tf.Graph().as_default():

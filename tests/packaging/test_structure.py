@@ -80,34 +80,29 @@ def test_the_test_files_that_programs_name_exist(names):
     assert [name for name in names if not (ROOT / "tests" / name).is_file()] == []
 
 
-def test_one_folder_of_headers_and_one_module_know_what_differs_between_versions():
-    asks = re.compile(r"TF_(MAJOR|MINOR|PATCH)_VERSION|TF_GRAPH_DEF_VERSION|__has_include")
-    known = {path.parent.name for path in source_files("cc/**/*", "cuda/**/*") if asks.search(path.read_text())}
-    assert known == {"versions"}
-    asks = re.compile(r"tf\.(__version__|version)\b")
+PACKAGE = "tf_cg_ops/**/*.py"
+KEPT_IN_KERAS = r"keras\.src|\b_(keras_mask|keras_history|flatten_layers|clear_losses|is_default|call_context_args)\b"
+# What is asked for, where, and the only files that may: relative to their folder, those of one folder, or none.
+IN_ONE_PLACE = {
+    "what differs between versions, in C++": (
+        r"TF_(MAJOR|MINOR|PATCH)_VERSION|TF_GRAPH_DEF_VERSION|__has_include",
+        ("cc/**/*", "cuda/**/*"),
+        "versions/",
+    ),
     # The check at import compares the version; the differences are in the module of private names.
-    assert {path.name for path in source_files("tf_cg_ops/**/*.py") if asks.search(path.read_text())} <= {
-        "library.py",
-        "tf_internal.py",
-    }
+    "the version": (r"tf\.(__version__|version)\b", (PACKAGE,), "core/(library|tf_internal).py"),
+    "private names of TensorFlow": (r"tensorflow\.python|tf\.__internal__|graph\._", (PACKAGE,), "core/tf_internal.py"),
+    "private names of Keras": (KEPT_IN_KERAS, (PACKAGE,), "keras_internal.py"),
+    "the library": ("load_op_library", (PACKAGE,), "core/library.py"),
+}
 
 
-def test_private_names_of_tensorflow_are_in_one_module():
-    for path in source_files("tf_cg_ops/**/*.py"):
-        if path.name != "tf_internal.py":
-            assert not re.search(r"tensorflow\.python|tf\.__internal__|graph\._", path.read_text()), path
-
-
-def test_private_names_of_keras_are_in_one_module():
-    names = r"keras\.src|\b_(keras_mask|keras_history|flatten_layers|clear_losses|is_default|call_context_args)\b"
-    for path in source_files("tf_cg_ops/**/*.py"):
-        assert path.name == "keras_internal.py" or not re.search(names, path.read_text()), path
-
-
-def test_only_one_module_opens_the_library():
-    assert [path.name for path in source_files("tf_cg_ops/**/*.py") if "load_op_library" in path.read_text()] == [
-        "library.py"
-    ]
+@pytest.mark.parametrize("what", IN_ONE_PLACE)
+def test_only_one_place_asks_for(what):
+    asks, patterns, place = IN_ONE_PLACE[what]
+    found = [str(path) for path in source_files(*patterns) if re.search(asks, path.read_text())]
+    assert found
+    assert [path for path in found if not re.search(f"/{place}", path)] == []
 
 
 # Optional packages, which are imported only where they are used.

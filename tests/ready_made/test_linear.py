@@ -132,14 +132,14 @@ def test_structures(mode, solver):
     np.testing.assert_allclose(SOLVERS[solver](lambda u: 4 * u, tf.constant(2.0)), 0.5, rtol=1e-6)
 
 
-def test_a_million_unknowns(rng):
-    """Their matrix would take 8 TB."""
-    diagonal = tf.constant(np.linspace(1.0, 3.0, 1_000_000))
+def test_many_unknowns(rng):
+    """Their matrix would take 80 GB."""
+    diagonal = tf.constant(np.linspace(1.0, 3.0, 100_000))
 
     def tridiagonal(u):
         return diagonal * u + 0.2 * (tf.roll(u, 1, 0) + tf.roll(u, -1, 0))
 
-    right = tf.constant(random_array(rng, [1_000_000]))
+    right = tf.constant(random_array(rng, [100_000]))
     for solve in (cg.linear.cg, functools.partial(cg.linear.gmres, restart=10)):
         u = tf.function(lambda right, solve=solve: solve(tridiagonal, right))(right)
         assert tf.norm(tridiagonal(u) - right) <= 1.1e-5 * tf.norm(right)

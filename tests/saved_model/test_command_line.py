@@ -326,17 +326,17 @@ def test_inspect_shows_a_table_or_json(model, capsys):
     status, out, err = main(capsys, "inspect", model)
     assert (status, err) == (0, "")
     head, embedded, custom = (line.split() for line in out.splitlines())
-    assert head == ["function", "operation", "kind", "of", "value", "gradients", "rule"]
-    assert embedded[1:] == ["CustomGradientEmbed", "embed_gradient", "float32[?,", "2]", "1"]
+    assert head == ["function", "operation", "kind", "of", "value", "gradients", "orders", "rule"]
+    assert embedded[1:] == ["CustomGradientEmbed", "embed_gradient", "float32[?,", "2]", "1", "any"]
     assert custom[1:7] == ["CustomGradientRule", "custom_gradient", "<lambda>", "float32[?,", "2]", "1"]
-    assert custom[-2:] == ["1", "operation"]
+    assert custom[-3:] == ["any", "1", "operation"]
     status, out, _ = main(capsys, "inspect", "--json", model)
     found = json.loads(out)
     assert [(gradient["kind"], gradient["shapes"]) for gradient in found] == [
         ("embed_gradient", [[None, 2]]),
         ("custom_gradient", [[None, 2]]),
     ]
-    names = "function node kind user_function dtypes shapes inputs_with_gradients rule_ops error"
+    names = "function node kind user_function dtypes shapes inputs_with_gradients rule_ops orders error"
     assert (status, list(found[0])) == (0, names.split())
 
 
@@ -437,9 +437,7 @@ INTERRUPTS = {
 
 @pytest.mark.parametrize("kind", INTERRUPTS)
 def test_interruptions_leave_nothing_behind(model, tmp_path, kind):
-    first = (
-        "import os\nfrom tf_cg_ops.saved_model import _changed_copy\n_changed_copy.compare_models = lambda *_, **__: "
-    )
+    first = "import os\nfrom tf_cg_ops.saved_model import _changed_copy\n_changed_copy.run_model = lambda *_, **__: "
     program = "tf_cg_ops_cli" if kind == "SIGTERM" else "tf_cg_ops"
     result = run(tmp_path, "strip", model, "target", program=program, first=first + INTERRUPTS[kind])
     name = "SIGTERM" if kind == "SIGTERM" else "Ctrl-C"

@@ -259,6 +259,8 @@ def test_given_inputs_are_used_and_checked(tmp_path):
     tf.saved_model.save(module, tmp_path / "model", signatures=module.f)
     compare = lambda inputs: cg.saved_model.compare(tmp_path / "model", tmp_path / "model", inputs)  # noqa: E731
     assert compare(None)[0].verdict == NOT_COMPARED
+    refused = compare({"serving_default": {"x": [1.0, 2.0]}})[0]
+    assert refused.detail == "the first model raises InvalidArgumentError: assertion failed: [1 2]"
     assert compare({"serving_default": {"x": [2e6, 3e6]}})[0].verdict == EQUAL
     for inputs in ({"serving": {}}, {".f": {"x": 1.0}}, {"serving_default": {"z": 1.0}}):
         with pytest.raises(ValueError, match=r"^saved_model\.compare: inputs must be for .*'serving_default/x', got "):

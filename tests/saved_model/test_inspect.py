@@ -94,6 +94,66 @@ def test_the_number_of_operations_of_a_rule(tmp_path):
     assert with_rule_of(1) >= 1 + 2  # Counts only functions that are called.
 
 
+def cube(rule_of, **options):
+    @cg.custom_gradient(**options)
+    def cube(x):
+        return x**3, lambda dy: dy * rule_of(cube, x)
+
+    return cube
+
+
+@tf.custom_gradient
+def tripled(x):
+    return 2.0 * x, lambda dy: 3.0 * tripled_once(dy)
+
+
+@tf.custom_gradient
+def tripled_once(x):
+    return 2.0 * x, lambda dy: 3.0 * dy
+
+
+# A function, and the orders of derivatives that a file has of it.
+ORDERS = {
+    "built-in ops": (cube(lambda _, x: 3.0 * x**2), None),
+    "itself": (cube(lambda cube, x: 3.0 * cube(x) / x), 2),
+    "itself, in a loop": (cube(lambda cube, x: tf.while_loop(lambda x: x < 1.0, lambda x: [cube(x)], [x])[0]), 2),
+    "itself, three orders": (cube(lambda cube, x: 3.0 * cube(x) / x, saved_orders=3), 3),
+    "another one": (cube(lambda _, x: cg.scale_gradient(x, 2.0)), None),
+    "none": (cube(lambda _, x: x.numpy()), 0),
+    "tf.custom_gradient": (tripled, 1),  # TensorFlow does not save the gradient of its gradient.
+}
+
+
+@pytest.mark.parametrize("case", ORDERS)
+def test_the_number_of_orders_in_the_file(case, tmp_path):
+    function, orders = ORDERS[case]
+    module = tf.Module()
+    module.f = tf.function(function, input_signature=[tf.TensorSpec([])], autograph=False)
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
+    tf.saved_model.save(module, tmp_path / "model", options=options)
+    found = cg.saved_model.inspect(tmp_path / "model")
+    (outermost,) = [each for each in found if each.function.startswith(("__inference_cube", "__inference_tripled"))]
+    assert outermost.orders == orders
+    x = tf.constant(2.0)
+    dx = tf.saved_model.load(tmp_path / "model").f
+    for _ in range(orders or 0):
+        dx = derivative(dx)
+        dx(x)
+    if orders is not None and function is not tripled:  # This process still has the gradient of tf.custom_gradient.
+        with pytest.raises(RuntimeError, match=r"is not there|saved_orders"):
+            derivative(dx)(x)
+
+
+def derivative(function):
+    def derivative(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return tape.gradient(y, x)
+
+    return derivative
+
+
 def test_graphs_of_tensorflow_1(tmp_path):
     """They have no function there, and an overridden gradient of such a graph is not from tf.custom_gradient."""
     save_with_tensorflow_1(tmp_path / "model")

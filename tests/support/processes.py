@@ -16,10 +16,8 @@ FOR_KERAS_ALONE = ("sklearn", "matplotlib")
 # In seconds. A process that takes this long hangs, even on a busy machine.
 HANGS = 300
 
-_MISSING = f"import sys; sys.modules.update(dict.fromkeys({FOR_KERAS_ALONE}))\n"
-
 # Processes of the warm Python can only be given these variables. Others could matter while TensorFlow is imported.
-READ_LATE = {"PYTHONPATH", "TF_CG_OPS_DISABLE_PASSES"}
+READ_LATE = {"PYTHONPATH", "TMPDIR", "TF_CG_OPS_DISABLE_PASSES"}
 
 # Hides TensorFlow's notes about the machine, which come from two places.
 _NO_NOTES = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
@@ -32,20 +30,22 @@ def run_python(code, *args, cwd, environment=None, check=True, with_extras=False
     and Matplotlib are as if they were not installed.
     """
     environment = environment or {}
-    if with_extras or not environment.keys() <= READ_LATE:
-        code = code if with_extras else _MISSING + code
+    missing = () if with_extras else FOR_KERAS_ALONE
+    if not environment.keys() <= READ_LATE:
+        code = f"import sys; sys.modules.update(dict.fromkeys({missing}))\n{code}"
         return run_interpreter([sys.executable, "-c", code, *args], cwd, environment, check)
-    result = _run_forked(code, [*map(str, args)], str(cwd), {**os.environ, **_NO_NOTES, **environment})
+    environment = {**os.environ, **_NO_NOTES, **environment}
+    result = _run_forked(_warm_python(missing), code, [*map(str, args)], str(cwd), environment)
     if check:
         assert result.returncode == 0, result.stderr
     return result
 
 
 @functools.cache
-def _warm_python():
-    """The process of `warm.py`."""
+def _warm_python(missing):
+    """A process of `warm.py`, in which these packages are as if they were not installed."""
     process = subprocess.Popen(
-        [sys.executable, pathlib.Path(__file__).with_name("warm.py"), *FOR_KERAS_ALONE],
+        [sys.executable, pathlib.Path(__file__).with_name("warm.py"), *missing],
         cwd="/",
         env={**os.environ, **_NO_NOTES},
         stdin=subprocess.PIPE,
@@ -62,13 +62,12 @@ def _warm_python():
     return process
 
 
-def _run_forked(code, arguments, cwd, environment):
+def _run_forked(process, code, arguments, cwd, environment):
     """The result of `code` in a process that `warm.py` forks; one at a time."""
     with tempfile.TemporaryDirectory() as folder:
         written = {name: pathlib.Path(folder, name) for name in ("stdout", "stderr")}
         request = {"code": code, "arguments": arguments, "cwd": cwd, "environment": environment, "seconds": HANGS}
         request |= {name: str(path) for name, path in written.items()}
-        process = _warm_python()
         print(json.dumps(request), file=process.stdin, flush=True)
         status = int(process.stdout.readline())
         texts = {name: path.read_text() for name, path in written.items()}

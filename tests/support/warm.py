@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import types
 
 
@@ -35,6 +36,7 @@ def become(request):
     signal.alarm(request["seconds"])  # Ends a process that hangs.
     os.chdir(request["cwd"])
     os.environ.update(request["environment"])
+    tempfile.tempdir = None  # TensorFlow has asked for it, with another environment.
     paths = request["environment"].get("PYTHONPATH", "")
     sys.path[:1] = ["", *filter(None, paths.split(os.pathsep))]
     sys.argv = ["-c", *request["arguments"]]

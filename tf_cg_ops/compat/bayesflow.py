@@ -69,7 +69,7 @@ def custom_gradient(
     - The value is `fx` bit for bit, even where `x` or `gx` is not finite.
     - If `fx` has the shape of the result, no data moves.
     """
-    stopped = convert.to_stopped(_API, fx_gx_manually_stopped)
+    stopped = convert.to_bool(_API, "fx_gx_manually_stopped", fx_gx_manually_stopped)
     static_axis = convert.to_axis(_API, axis)
     fx, gx, x = convert.to_tensors(_API, ["fx", "gx", "x"], [fx, gx, x])
 
@@ -130,20 +130,17 @@ def _broadcast(
     fx: tf.Tensor, gx: tf.Tensor, static_batch: tf.TensorShape, dynamic_batch: Callable[[], tf.Tensor]
 ) -> tf.Tensor:
     """Broadcasts fx with gx and the batch. Returns fx itself if it has that shape already."""
+    message = (
+        f"{_API}: fx, gx and reduce_sum(x, axis) must broadcast together, got the shapes {{}}. Reshape fx and gx to "
+        "the shape of reduce_sum(x, axis)."
+    )
     try:
         static_shape = tf.broadcast_static_shape(tf.broadcast_static_shape(fx.shape, gx.shape), static_batch)
     except ValueError as error:
-        message = (
-            f"{_API}: fx, gx and reduce_sum(x, axis) must broadcast together, got the shapes {fx.shape}, {gx.shape} "
-            f"and {static_batch}. Reshape fx and gx to the shape of reduce_sum(x, axis)."
-        )
-        raise ValueError(message) from error
+        raise ValueError(message.format(f"{fx.shape}, {gx.shape} and {static_batch}")) from error
     if static_shape.is_fully_defined():
         return fx if fx.shape == static_shape else tf.broadcast_to(fx, static_shape)
-    message = (
-        f"{_API}: fx, gx and reduce_sum(x, axis) must broadcast together, got the shapes that follow for two of them. "
-        "Reshape fx and gx to the shape of reduce_sum(x, axis)."
-    )
+    message = message.format("that follow for two of them")
     shape = dynamic_axis.broadcast_shapes(message, dynamic_axis.shape_of(fx), dynamic_axis.shape_of(gx))
     shape = dynamic_axis.broadcast_shapes(message, shape, dynamic_batch())
     return tf.ensure_shape(tf.broadcast_to(fx, shape), static_shape)

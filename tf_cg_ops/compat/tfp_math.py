@@ -72,7 +72,7 @@ def custom_gradient(
       Otherwise it is wrong in the first two rows.
     - The value is `fx` bit for bit, even where `x` or `gx` is not finite.
     """
-    stopped = convert.to_stopped(_API, fx_gx_manually_stopped)
+    stopped = convert.to_bool(_API, "fx_gx_manually_stopped", fx_gx_manually_stopped)
     fx, gx, x, suffixes = convert.to_tensor_pairs(_API, fx, gx, x)
     gx = [_like_x(g, t, suffix) for g, t, suffix in zip(gx, x, suffixes, strict=True)]
 
@@ -91,20 +91,16 @@ def _like_x(gx: tf.Tensor, x: tf.Tensor, suffix: str) -> tf.Tensor:
     """The gx in the shape of x: broadcast to it, and summed down to it, as `gx * (x - stop(x))` is differentiated."""
     if gx.shape.is_fully_defined() and x.shape.is_fully_defined():
         if not _tfp_takes(gx.shape, x.shape):
-            raise _shapes_differ(gx, x, suffix)
+            raise ValueError(_message(suffix, f", {x.shape}", gx.shape))
         return gx if gx.shape == x.shape else _sum_to_x(gx, x)
     have_same_rank = gx.shape.rank is not None and gx.shape.rank == x.shape.rank
     if have_same_rank and not gx.shape.is_compatible_with(x.shape):
-        raise _shapes_differ(gx, x, suffix)
+        raise ValueError(_message(suffix, f", {x.shape}", gx.shape))
     message = _message(suffix, "", "the shapes that follow for gx and x")
     shapes = dynamic_axis.shape_of(gx), dynamic_axis.shape_of(x)
     with tf.control_dependencies([tf.debugging.assert_equal(shapes[0], shapes[1], message)]):
         gx = tf.identity(gx)
     return gx if have_same_rank else _sum_to_x(gx, x)
-
-
-def _shapes_differ(gx: tf.Tensor, x: tf.Tensor, suffix: str) -> ValueError:
-    return ValueError(_message(suffix, f", {x.shape}", gx.shape))
 
 
 def _message(suffix: str, shape_of_x: str, got: Any) -> str:
@@ -148,9 +144,6 @@ def _with_event_last(
     """Reshapes the pair to have one event dimension, the last."""
     fx_shape, x_shape = dynamic_axis.shape_of(fx), dynamic_axis.shape_of(x)
     rank = tf.size(fx_shape)
-    if is_leading is True:
-        shape = tf.concat([fx_shape, tf.reduce_prod(x_shape[rank:], keepdims=True)], 0)
-        return tf.reshape(gx, shape), tf.reshape(x, shape)
     if is_leading is False:
         function = embed_tensors(tf.zeros([], fx.dtype), [gx], [x], None, stopped, None)
         return _divide_by_size(fx, function, False)

@@ -3,29 +3,26 @@
 `tf_cg_ops.layers.tf_keras` has the same layers for tf_keras.
 """
 
+from typing import TYPE_CHECKING
+
 import tensorflow as tf
 
+from tf_cg_ops._src.layers import layers_of
 from tf_cg_ops._src.layers.remat import disable_remat, enable_remat
 
-if tf.keras.layers.Layer.__module__.startswith("tf_keras."):
-    from tf_cg_ops._src.layers.keras2 import (
+if TYPE_CHECKING:
+    from tf_cg_ops._src.layers.identity import (
         EmbedGradient,
         GradientClip,
         GradientReversal,
         GradientScale,
-        Recompute,
         StraightThrough,
         WatchGradient,
     )
+    from tf_cg_ops._src.layers.recompute import Recompute
 else:
-    from tf_cg_ops._src.layers.keras3 import (
-        EmbedGradient,
-        GradientClip,
-        GradientReversal,
-        GradientScale,
-        Recompute,
-        StraightThrough,
-        WatchGradient,
+    EmbedGradient, GradientClip, GradientReversal, GradientScale, Recompute, StraightThrough, WatchGradient = layers_of(
+        tf.keras.layers.Layer.__module__.partition(".")[0]
     )
 
 __all__ = [

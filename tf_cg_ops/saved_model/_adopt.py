@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import graphlib
 import os
 import pathlib
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -33,13 +34,11 @@ from ._foreign_gradients import (
 )
 from ._graphs import (
     Body,
-    check_graph,
-    functions_in_nodes,
+    called,
     functions_of,
-    import_body,
+    import_bodies,
     place_of,
     raised_as_value_error,
-    update_op_list,
 )
 from ._rewrite_body import rewrite_body
 
@@ -193,17 +192,13 @@ class _Adoption:
         self.gradients = gradients
         self.adopted: list[AdoptedGradient] = []
 
-    def change(self, proto: Any, source: pathlib.Path) -> bool:
+    def change(self, meta_graphs: Any, source: pathlib.Path) -> bool:
         """Changes the graph and all functions that contain such gradients, gradient functions first."""
-        for meta_graph in proto.meta_graphs:
+        for meta_graph in meta_graphs:
             with raised_as_value_error(_API, source):
-                check_graph(meta_graph.graph_def)
-                holders = list(_holders(meta_graph))
+                holders = _holders(meta_graph)
             for holder in holders:
-                with raised_as_value_error(_API, source):  # Imports again, because functions before it have changed.
-                    body, captures = import_body(meta_graph.graph_def, holder), Captures(meta_graph)
-                self._change_body(meta_graph, body, captures)
-            update_op_list(meta_graph)
+                self._change_body(meta_graph, holder, source)
         places = [place_of(found.function, found.node) for found in self.adopted]
         named = self.gradients if isinstance(self.gradients, Mapping) else ()
         unmatched = set(named) - {*places, *(found.node for found in self.adopted)}
@@ -215,7 +210,10 @@ class _Adoption:
             )
         return bool(self.adopted)
 
-    def _change_body(self, meta_graph: Any, body: Body, captures: Captures) -> None:
+    def _change_body(self, meta_graph: Any, holder: str, source: pathlib.Path) -> None:
+        with raised_as_value_error(_API, source):  # Imports each time, because functions before it have changed.
+            (body,) = import_bodies(meta_graph.graph_def, lambda name, _: name == holder)
+            captures = Captures(meta_graph)
         serves_gradients = body.function in gradient_functions(meta_graph.graph_def).values()
         foreign = {node.name: node for node in body.nodes if is_foreign(node)}
 
@@ -282,24 +280,13 @@ def _raise_lookup_error(dys: Sequence[Any]) -> list[Any]:
     raise LookupError
 
 
-def _holders(meta_graph: Any) -> Iterator[str]:
+def _holders(meta_graph: Any) -> list[str]:
     """The functions with foreign gradients, and "" for the graph. Functions that their gradients need come first."""
     library = functions_of(meta_graph.graph_def)
-    done: set[str] = set()
-
-    def visit(name: str) -> Iterator[str]:
-        if name in done:
-            return
-        done.add(name)
-        nodes = library[name].node_def if name else meta_graph.graph_def.node
-        foreign = [node for node in nodes if is_foreign(node)]
-        for gradient in (saved_gradient(meta_graph, node) for node in foreign):
-            if gradient is not None:
-                yield from visit(gradient.function)
-        for called in functions_in_nodes(nodes, library):
-            yield from visit(called)
-        if foreign:
-            yield name
-
-    for name in ["", *library]:
-        yield from visit(name)
+    nodes_of_body = {"": meta_graph.graph_def.node} | {name: body.node_def for name, body in library.items()}
+    foreign = {name: [node for node in nodes if is_foreign(node)] for name, nodes in nodes_of_body.items()}
+    needs = {name: set(called(nodes, library)) for name, nodes in nodes_of_body.items()}
+    for name, nodes in foreign.items():
+        gradients = (saved_gradient(meta_graph, node) for node in nodes)
+        needs[name].update(gradient.function for gradient in gradients if gradient is not None)
+    return [name for name in graphlib.TopologicalSorter(needs).static_order() if foreign[name]]

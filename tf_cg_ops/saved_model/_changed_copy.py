@@ -1,5 +1,6 @@
 """Compares a changed copy of a SavedModel with its source, and writes it completely or not at all."""
 
+import functools
 import os
 import pathlib
 import re
@@ -12,9 +13,9 @@ from typing import Any
 
 from tf_cg_ops._src.core import convert, tf_internal
 
-from ._compare import DIFFERENT, VALUES, Comparison, compare_models
+from ._compare import DIFFERENT, VALUES, Comparison, compare_results, run_model
 from ._folder import GRAPH_FILES, read_saved_model, to_path
-from ._graphs import outside_of_functions
+from ._graphs import check_graph, outside_of_functions, raised_as_value_error, update_op_list
 
 _FINGERPRINT = "fingerprint.pb"
 _SHARD = re.compile(r"variables\.data-\d{5}-of-(\d{5})")
@@ -48,7 +49,8 @@ def write_changed_copy(
 ) -> tuple[str, str, list[Comparison] | None]:
     """Applies `change` to the SavedModel, and writes the copy if its values are the same.
 
-    `change` gets the proto and the source, and returns whether it changed anything. If it fails, nothing is written.
+    `change` gets the meta graphs and the source, and returns whether it changed anything. If it fails, nothing is
+    written.
     Returns what Copied holds: both paths, and the comparisons of values and perhaps of gradients.
     """
     source, target = to_path(api, "source", source), to_path(api, "target", target)
@@ -57,24 +59,43 @@ def write_changed_copy(
         proto = read_saved_model(api, source)
         _check_target(api, source, target)
         _check_variables(api, source, proto)
-        is_changed = change(proto, source)
+        for meta_graph in proto.meta_graphs:
+            with raised_as_value_error(api, source):
+                check_graph(meta_graph.graph_def)
+        is_changed = change(proto.meta_graphs, source)
+        for meta_graph in proto.meta_graphs if is_changed else ():
+            update_op_list(meta_graph)
         # Next to the target, where renaming is atomic. If anything fails, the folder is removed.
         with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
             staged = pathlib.Path(folder) / target.name
             _copy(api, source, staged, proto if is_changed else None)
             comparisons: list[Comparison] | None = [] if check else None
             if check and is_changed:
-                comparisons = compare_models(
-                    api, source, staged, proto.meta_graphs, {}, gradients=gradients and tapes_record
-                )
-                for found in comparisons:
-                    if found.what == VALUES and found.verdict == DIFFERENT:
-                        raise RuntimeError(
-                            f"{api}: the new model must have the same values, got {found}. Nothing was written. Please "
-                            "report this, and attach the model."
-                        )
+                comparisons = _checked(api, source, staged, proto.meta_graphs, gradients and tapes_record)
             staged.rename(target)
     return str(source), str(target), comparisons
+
+
+def _checked(
+    api: str, source: pathlib.Path, staged: pathlib.Path, meta_graphs: Any, gradients: bool
+) -> list[Comparison]:
+    """Compares the new model with its source; raises RuntimeError if its values differ."""
+    run = functools.partial(run_model, api, meta_graphs=meta_graphs, inputs={}, gradients=gradients)
+    first = run(source)
+    try:
+        second = run(staged)
+    except ValueError as error:
+        raise RuntimeError(
+            f"{api}: the new model must load like the source, got an error. Please report this, with the model."
+        ) from error
+    comparisons = compare_results(first, second, lambda: run(source))
+    wrong = next((found for found in comparisons if (found.what, found.verdict) == (VALUES, DIFFERENT)), None)
+    if wrong is not None:
+        raise RuntimeError(
+            f"{api}: the new model must have the same values, got {wrong}. Nothing was written. Please report this, "
+            "and attach the model."
+        )
+    return comparisons
 
 
 def _check_target(api: str, source: pathlib.Path, target: pathlib.Path) -> None:

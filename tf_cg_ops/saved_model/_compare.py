@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -16,12 +16,14 @@ from tf_cg_ops._src.core.types import TensorLike
 
 from . import _inputs
 from ._folder import read_saved_model, to_path
-from ._graphs import nodes_of, outside_of_functions, raised_as_value_error
+from ._graphs import nodes_of, outside_of_functions, raised_as_value_error, reason_of
 
 _API = "saved_model.compare"
 VALUES, GRADIENTS = "values", "gradients"
 EQUAL, ROUNDING, DIFFERENT, NOT_COMPARED = "equal, bit for bit", "equal up to rounding", "different", "not compared"
 _MISSING = "does not have it"
+# By function and what it is: the arrays by name, or why there are none.
+Results: TypeAlias = dict[tuple[str, str], dict[str, np.ndarray] | str]
 
 
 @dataclass(frozen=True)
@@ -105,52 +107,42 @@ def compare(
                 f"{_API}: inputs must be for SIGNATURE/ARGUMENT in {text.quoted(sorted(known)) or 'no signature'}, got "
                 f"{text.quoted(sorted(unknown))}. Name signatures and their arguments as the first model does."
             )
-        return compare_models(_API, *paths, meta_graphs, inputs, gradients=tapes_record)
+        first, second = (run_model(_API, path, meta_graphs, inputs, gradients=tapes_record) for path in paths)
+        return compare_results(
+            first, second, lambda: run_model(_API, paths[0], meta_graphs, inputs, gradients=tapes_record)
+        )
 
 
-def compare_models(
-    api: str, a: pathlib.Path, b: pathlib.Path, meta_graphs: Any, inputs: Mapping[str, Any], *, gradients: bool
-) -> list[Comparison]:
-    """Compares the values of two models, and perhaps the gradients, for each of these meta graphs."""
-    comparisons: list[Comparison] = []
+def compare_results(first: Results, second: Results, run_first_again: Callable[[], Results]) -> list[Comparison]:
+    """Compares the results of two models. If some differ, the first model must have the same results again."""
+    found: list[Comparison] = []
+    for key in first | second:
+        results = first.get(key, _MISSING), second.get(key, _MISSING)
+        if key[1] == VALUES or (any(results) and _MISSING not in results):
+            found.append(_compared(*key, *results))
+    again = run_first_again() if any(each.verdict == DIFFERENT for each in found) else {}
+    for i, each in enumerate(found):
+        key = each.name, each.what
+        if each.verdict == DIFFERENT and _compared(*key, first[key], again[key]).verdict not in (EQUAL, ROUNDING):
+            found[i] = Comparison(*key, NOT_COMPARED, None, "the first model gives different results each time")
+    return found
+
+
+def run_model(api: str, path: pathlib.Path, meta_graphs: Any, inputs: Mapping[str, Any], *, gradients: bool) -> Results:
+    """The values of all functions for each of these meta graphs, and perhaps the gradients."""
+    results: Results = {}
     for meta_graph in meta_graphs:
         tags = list(meta_graph.meta_info_def.tags) if len(meta_graphs) > 1 else None
-        first = _run_all(api, a, tags, inputs, gradients)
-        try:
-            second = _run_all(api, b, tags, inputs, gradients)
-        except ValueError as error:
-            if api == _API:
-                raise
-            raise RuntimeError(
-                f"{api}: the new model must load like the source, got an error. Please report this, with the model."
-            ) from error
-        found = {key: _compared(*key, first.get(key, _MISSING), second.get(key, _MISSING)) for key in first | second}
-        with_gradients = {key for key in first.keys() & second.keys() if first[key] or second[key]}
-        found = {key: each for key, each in found.items() if key[1] == VALUES or key in with_gradients}
-        differing = [key for key in found if found[key].verdict == DIFFERENT]
-        again = _run_all(api, a, tags, inputs, gradients) if differing else {}
-        for key in differing:
-            if _compared(*key, first[key], again.get(key, _MISSING)).verdict not in (EQUAL, ROUNDING):
-                found[key] = Comparison(*key, NOT_COMPARED, None, "the first model gives different results each time")
-        comparisons += found.values()
-    return comparisons
-
-
-def _run_all(
-    api: str, path: pathlib.Path, tags: list[str] | None, inputs: Mapping[str, Any], gradients: bool
-) -> dict[tuple[str, str], Any]:
-    """The arrays of all functions by name, or why a function has none."""
-    with raised_as_value_error(api, path, "load", whole=True):
-        loaded = tf.saved_model.load(str(path), tags)
-        functions = list(_functions(loaded))
-    results: dict[tuple[str, str], Any] = {}
-    for name, function in functions:
-        key, given = name + (f" of {', '.join(tags)}" if tags else ""), inputs.get(name, {})
-        for size in _inputs.SIZES:
-            results[key, VALUES] = _run(function, given, size, VALUES)
-            if not isinstance(results[key, VALUES], str):
-                results |= {(key, GRADIENTS): _run(function, given, size, GRADIENTS)} if gradients else {}
-                break
+        with raised_as_value_error(api, path, "load"):
+            loaded = tf.saved_model.load(str(path), tags)
+            functions = list(_functions(loaded))
+        for name, function in functions:
+            key, given = name + (f" of {', '.join(tags)}" if tags else ""), inputs.get(name, {})
+            for size in _inputs.SIZES:
+                results[key, VALUES] = _run(function, given, size, VALUES)
+                if not isinstance(results[key, VALUES], str):
+                    results |= {(key, GRADIENTS): _run(function, given, size, GRADIENTS)} if gradients else {}
+                    break
     return results
 
 
@@ -189,7 +181,7 @@ def _run(function: Any, given: Mapping[str, Any], size: int, what: str) -> dict[
             tensors = _gradients(function, args, kwargs)
         return {name: np.asarray(tensor.numpy()) for name, tensor in tensors.items()}
     except Exception as error:  # A model can raise any exception.
-        return f"raises {type(error).__name__}"
+        return f"raises {type(error).__name__}: {reason_of(error)}"
     finally:
         for variable, value in zip(function.variables, before, strict=True):
             variable.assign(value)

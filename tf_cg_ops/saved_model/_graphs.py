@@ -4,6 +4,7 @@ import contextlib
 import functools
 import graphlib
 import pathlib
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +12,14 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
-from tf_cg_ops._src.core.calls import CALLS
+from tf_cg_ops._src.core.calls import TYPES
 
 # TensorFlow's errors about a graph. Python's own errors say little without their type.
 _TENSORFLOW_ERRORS = (ValueError, RuntimeError, tf.errors.OpError)
+_NOISE = re.compile(
+    r"Graph execution error:|Detected at node .*|<stack traces unavailable>|\{\{function_node .*?\}\}"
+    r"|\[\[\{\{node .*|\[Op:.*"
+)
 
 
 def functions_of(graph_def: Any) -> dict[str, Any]:
@@ -75,6 +80,14 @@ def functions_in_attributes(attributes: Mapping[str, Any], library: Collection[s
                 yield text.decode()
 
 
+def called(nodes: Iterable[Any], library: Collection[str]) -> list[str]:
+    """The functions that calls, loops and conditionals among the nodes run."""
+    nodes = list(nodes)
+    by_name = [node.op for node in nodes if node.op in library]  # A TensorFlow 1 function can be used as an op.
+    calls = [node for node in nodes if node.op in TYPES]
+    return [*by_name, *(name for node in calls for name in functions_in_attributes(node.attr, library))]
+
+
 def reachable(names: Iterable[str], named_by: Callable[[str], Iterable[str]]) -> list[str]:
     """The names, and all names that they lead to, each once."""
     found: dict[str, None] = {}
@@ -109,11 +122,15 @@ def outside_of_functions() -> Iterator[bool]:
             yield False
 
 
+def reason_of(error: Exception) -> str:
+    """The message of an error in one line, without what TensorFlow puts around it."""
+    lines = (_NOISE.sub("", line).strip() for line in str(error).splitlines())
+    return next(filter(None, lines), "").rstrip(".")
+
+
 @contextlib.contextmanager
-def raised_as_value_error(
-    api: str, path: pathlib.Path, action: str = "build the graphs in", whole: bool = False
-) -> Iterator[None]:
-    """Raises ValueError for any exception of the block, with its first sentence or the `whole` text.
+def raised_as_value_error(api: str, path: pathlib.Path, action: str = "build the graphs in") -> Iterator[None]:
+    """Raises ValueError for any exception of the block, with its first sentence.
 
     The block works on the model at `path`. A malformed file can have nodes without attributes, invalid types, and names
     that do not exist.
@@ -121,12 +138,12 @@ def raised_as_value_error(
     try:
         yield
     except Exception as error:
-        reason = " ".join(str(error).split()) if whole else str(error).strip().partition("\n")[0].partition(". ")[0]
+        reason = reason_of(error).partition(". ")[0]
         if not isinstance(error, _TENSORFLOW_ERRORS):
             reason = f"{type(error).__name__}: {reason}"
         raise ValueError(
-            f"{api}: TensorFlow cannot {action} '{path}': {reason.rstrip('.')}. First import the packages that "
-            "register missing ops; if the file was changed, save or copy the model again."
+            f"{api}: TensorFlow cannot {action} '{path}': {reason}. First import the packages that register missing "
+            "ops; if the file was changed, save or copy the model again."
         ) from error
 
 
@@ -145,7 +162,7 @@ def check_graph(graph_def: Any) -> None:
                     f"of {length}"
                 )
     library = functions_of(graph_def)
-    callees = {name: set(_callees(function, library)) for name, function in library.items()}
+    callees = {name: called(function.node_def, library) for name, function in library.items()}
     try:
         graphlib.TopologicalSorter(callees).prepare()
     except graphlib.CycleError as error:
@@ -159,29 +176,39 @@ def _length_attributes(op: str) -> tuple[str, ...]:
     return tuple(arg.number_attr for arg in definition.input_arg if arg.number_attr) if definition else ()
 
 
-def _callees(function: Any, library: Collection[str]) -> Iterator[str]:
-    for node in function.node_def:
-        if node.op in library:
-            yield node.op
-        elif node.op in CALLS and "f" in node.attr:
-            yield node.attr["f"].func.name
-
-
 @dataclass(frozen=True)
 class Body:
     """The nodes of the graph or of a function.
 
     Attributes:
       function: The name of the function; empty for the graph itself.
-      nodes: The nodes in the proto of the graph or function.
+      proto: The proto of the function; None for the graph itself.
+      nodes: The nodes of the graph or function in the proto.
       graph: A graph with an op for each node, the shapes that TensorFlow infers, and all functions.
       references: Maps each output of a node, as the graph names it, to the reference in the proto of the function.
     """
 
     function: str
+    proto: Any
     nodes: Any
     graph: tf.Graph
     references: dict[str, str]
+
+    @functools.cached_property
+    def inputs(self) -> list[tf.Tensor]:
+        """The parameters of the function."""
+        return [self.graph.get_tensor_by_name(f"{argument.name}:0") for argument in self.proto.signature.input_arg]
+
+    @functools.cached_property
+    def outputs(self) -> list[tf.Tensor]:
+        """What the function returns."""
+        flat_names = {reference: flat for flat, reference in self.references.items()}
+        returned = [self.proto.ret[output.name] for output in self.proto.signature.output_arg]
+        return [self.graph.get_tensor_by_name(flat_names[reference]) for reference in returned]
+
+    def get_operations(self) -> list[Any]:
+        """The ops of the graph."""
+        return self.graph.get_operations()
 
     @property
     def where(self) -> str:
@@ -192,26 +219,20 @@ class Body:
 def import_bodies(graph_def: Any, wanted: Callable[[str, Any], bool]) -> Iterator[Body]:
     """Imports the bodies for which `wanted(function, nodes)` is true."""
     only_functions = tf.compat.v1.GraphDef(versions=graph_def.versions, library=graph_def.library)
-    bodies: list[tuple[str, Any, Any, dict[str, str]]] = []
+    bodies: list[tuple[Any, Any, Any, dict[str, str]]] = []
     if wanted("", graph_def.node):
-        bodies.append(("", graph_def.node, graph_def, {}))
+        bodies.append((None, graph_def.node, graph_def, {}))
     with _import(only_functions).as_default():  # Shapes of calls are inferred from the called functions.
         for name, function in functions_of(graph_def).items():
             if wanted(name, function.node_def):
                 body, flat_names = tf_internal.function_def_to_graph_def(function)
                 references = {flat: reference for reference, flat in flat_names.items()}
-                bodies.append((name, function.node_def, body, references))
-    for name, nodes, body, references in bodies:
+                bodies.append((function, function.node_def, body, references))
+    for function, nodes, body, references in bodies:
         only_functions.node.extend(body.node)
         graph = _import(only_functions)
         del only_functions.node[:]
-        yield Body(name, nodes, graph, references)
-
-
-def import_body(graph_def: Any, function: str) -> Body:
-    """Imports the body of one function, or of the graph for an empty name."""
-    (body,) = import_bodies(graph_def, lambda name, _: name == function)
-    return body
+        yield Body(function.signature.name if function else "", function, nodes, graph, references)
 
 
 def _import(graph_def: Any) -> tf.Graph:

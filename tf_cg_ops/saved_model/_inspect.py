@@ -15,6 +15,7 @@ from ._folder import read_saved_model, to_path
 from ._foreign_gradients import is_foreign, saved_gradient
 from ._graphs import (
     Body,
+    called,
     check_graph,
     functions_in_nodes,
     functions_of,
@@ -41,6 +42,8 @@ class EmbeddedGradient:
       shapes: The shape of each tensor of the value, with None for an unknown rank or dimension.
       inputs_with_gradients: How many inputs have a gradient.
       rule_ops: For "custom_gradient": how many operations compute the gradient, including called functions.
+      orders: The highest order of derivative that a loaded model can compute: 0 if the gradient is missing, or None if
+        there is no limit. If a rule calls decorated functions, `saved_orders` is the limit.
       error: Why the gradient is missing: it could not be traced, or is not in the file. Empty if it is not missing.
     """
 
@@ -52,6 +55,7 @@ class EmbeddedGradient:
     shapes: tuple[tuple[int | None, ...] | None, ...]
     inputs_with_gradients: int
     rule_ops: int | None
+    orders: int | None
     error: str
 
 
@@ -128,8 +132,25 @@ def _describe(meta_graph: Any, library: dict[str, Any], body: Body, node: Any) -
         shapes=tuple(None if t.shape.rank is None else tuple(t.shape.as_list()) for t in outputs),
         inputs_with_gradients=with_gradients,
         rule_ops=None if rule is None else _count_ops(rule, library),
+        orders=_orders(meta_graph, library, node),
         error=error,
     )
+
+
+def _orders(meta_graph: Any, library: dict[str, Any], node: Any) -> int | None:
+    """The number of orders of a node with a gradient: one more than in its rule, which TensorFlow differentiates."""
+    if node.op == _RULE:
+        rule = None if node.attr["error"].s else node.attr["rule"].func.name
+    elif is_foreign(node):
+        gradient = saved_gradient(meta_graph, node)
+        rule = gradient and gradient.function
+    else:
+        return None
+    if rule is None:
+        return 0
+    names = reachable([rule], lambda name: called(library[name].node_def, library))
+    inside = [_orders(meta_graph, library, node) for name in names for node in library[name].node_def]
+    return min((1 + orders for orders in inside if orders is not None), default=None)
 
 
 def _count_ops(function: str, library: dict[str, Any]) -> int:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, tf_internal
-from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.overridden_op import attach_traced_rule
 from tf_cg_ops._src.rewrite.own_gradients import OwnGradients, differentiated_inputs, name_of
 from tf_cg_ops._src.rewrite.rule_table import Key, Matching, Rule, RuleTable
@@ -20,13 +19,11 @@ from ._changed_copy import Copied, write_changed_copy
 from ._foreign_gradients import forget, gradient_functions, is_foreign, saved_gradient
 from ._graphs import (
     Body,
-    check_graph,
-    functions_in_attributes,
+    called,
     functions_of,
     import_bodies,
     raised_as_value_error,
     reachable,
-    update_op_list,
 )
 from ._replace_ops import OpReplacer
 from ._rewrite_body import rewrite_body
@@ -122,10 +119,11 @@ def override(
     matching, functions = table.matching(), _Functions()
     own = OwnGradients(matching, functions.of)
 
-    def change(proto: Any, path: pathlib.Path) -> bool:
+    def change(meta_graphs: Any, path: pathlib.Path) -> bool:
         outputs: list[tf.Tensor] = []
-        for meta_graph in proto.meta_graphs:
-            bodies = _bodies(path, meta_graph)
+        for meta_graph in meta_graphs:
+            with raised_as_value_error(_API, path):
+                bodies = _bodies(meta_graph)
             outputs += functions.add(meta_graph, bodies)
             _attach_rules(meta_graph, bodies, matching)
             _settle_own_gradients(meta_graph, bodies, matching, own, table.inside)
@@ -137,20 +135,15 @@ def override(
     return OverrideReport(*copied, dict(sorted(matching.overridden.items())))
 
 
-def _bodies(source: pathlib.Path, meta_graph: Any) -> list[Body]:
+def _bodies(meta_graph: Any) -> list[Body]:
     """The graph and the functions that compute values.
 
     A function that only gradients call, such as a rule of an op of this library, stays as it is.
     """
-    graph_def = meta_graph.graph_def
-    with raised_as_value_error(_API, source):
-        check_graph(graph_def)
-        library = functions_of(graph_def)
-        named = [*meta_graph.object_graph_def.concrete_functions, *_called(graph_def.node, library)]
-        reached = set(
-            reachable(named, lambda name: _called(library[name].node_def, library) if name in library else [])
-        )
-        return list(import_bodies(graph_def, lambda name, _: not name or name in reached))
+    library = functions_of(meta_graph.graph_def)
+    named = [*meta_graph.object_graph_def.concrete_functions, *called(meta_graph.graph_def.node, library)]
+    reached = set(reachable(named, lambda name: called(library[name].node_def, library) if name in library else []))
+    return list(import_bodies(meta_graph.graph_def, lambda name, _: not name or name in reached))
 
 
 def _attach_rules(meta_graph: Any, bodies: Sequence[Body], matching: Matching) -> None:
@@ -161,18 +154,16 @@ def _attach_rules(meta_graph: Any, bodies: Sequence[Body], matching: Matching) -
             return None if rule is None else attach_traced_rule(_API, rule, op, op.inputs, op.outputs, place)
 
         rewrite_body(meta_graph.graph_def, body, attach)
-    update_op_list(meta_graph)
 
 
 def _settle_own_gradients(
     meta_graph: Any, bodies: Sequence[Body], matching: Matching, own: OwnGradients, inside: bool
 ) -> None:
     """Finds the ops with their own gradient, and with `inside` takes it from those that contain a matched op."""
-    graph_def = meta_graph.graph_def
-    library, replacer = functions_of(graph_def), OpReplacer(())
+    replacer = OpReplacer(())
     for body in bodies:
         nodes, without_gradient = {node.name: node for node in body.nodes}, set()
-        for op in body.graph.get_operations():
+        for op in body.get_operations():
             if op.name not in nodes or matching.matched(op):
                 continue
             positions: Sequence[int] | None
@@ -189,58 +180,30 @@ def _settle_own_gradients(
                 forget(nodes[op.name])
             else:
                 without_gradient.add(op.name)
-        if body.function:
-            replacer.replace_in_function(library[body.function], without_gradient)
-        else:
-            replacer.replace_in_graph(graph_def, without_gradient)
-    update_op_list(meta_graph)
-
-
-@dataclass(frozen=True)
-class _Function:
-    """A function of a file, like a FuncGraph."""
-
-    inputs: list[tf.Tensor]
-    outputs: list[tf.Tensor]
-    get_operations: Callable[[], list[Any]]
+        replacer.replace(body.nodes, body.proto, without_gradient)
 
 
 class _Functions:
     """The functions that the imported bodies call, by the graph of the body."""
 
     def __init__(self) -> None:
-        self._library_of_graph: dict[int, dict[str, _Function]] = {}
+        self._library_of_graph: dict[int, dict[str, Body]] = {}
 
     def add(self, meta_graph: Any, bodies: Sequence[Body]) -> list[tf.Tensor]:
         """Adds the functions of a meta graph, and returns the outputs of what can be called from outside."""
-        definitions = functions_of(meta_graph.graph_def)
-        functions = {body.function: _function(body, definitions[body.function]) for body in bodies if body.function}
+        functions = {body.function: body for body in bodies if body.function}
         self._library_of_graph.update({id(body.graph): functions for body in bodies})
         of_gradients = set(gradient_functions(meta_graph.graph_def).values())
-        called = set(meta_graph.object_graph_def.concrete_functions) - of_gradients
-        outputs = [tensor for name in functions.keys() & called for tensor in functions[name].outputs]
+        public = functions.keys() & set(meta_graph.object_graph_def.concrete_functions) - of_gradients
+        outputs = [tensor for name in public for tensor in functions[name].outputs]
         returned = {info.name for signature in meta_graph.signature_def.values() for info in signature.outputs.values()}
-        graph_ops = [op for body in bodies if not body.function for op in body.graph.get_operations()]
+        graph_ops = [op for body in bodies if not body.function for op in body.get_operations()]
         tensors = [tensor for op in graph_ops for tensor in op.outputs]
         return outputs + [tensor for tensor in tensors if tensor.name in returned or not tensor.consumers()]
 
-    def of(self, op: Any) -> list[_Function]:
+    def of(self, op: Any) -> list[Body]:
         """The functions that a call, loop or conditional runs. The condition of a loop comes first."""
         functions, attributes = self._library_of_graph[id(op.graph)], op.node_def.attr
         names = [name for name in _FUNCTION_ATTRIBUTES if name in attributes]
         branches = [branch.name for branch in attributes["branches"].list.func]
         return [functions[name] for name in branches or [attributes[name].func.name for name in names]]
-
-
-def _function(body: Body, definition: Any) -> _Function:
-    flat_names = {reference: flat for flat, reference in body.references.items()}
-    inputs = [body.graph.get_tensor_by_name(f"{argument.name}:0") for argument in definition.signature.input_arg]
-    returned = [flat_names[definition.ret[output.name]] for output in definition.signature.output_arg]
-    return _Function(inputs, [body.graph.get_tensor_by_name(name) for name in returned], body.graph.get_operations)
-
-
-def _called(nodes: Iterable[Any], library: dict[str, Any]) -> list[str]:
-    """The functions that calls, loops and conditionals among the nodes run."""
-    calls = [node for node in nodes if node.op in control_flow.TYPES]
-    by_name = [node.op for node in nodes if node.op in library]  # A TensorFlow 1 function can be used as an op.
-    return [*by_name, *(name for node in calls for name in functions_in_attributes(node.attr, library))]

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.ops import composed
 
-from ._graphs import change_references
+from ._graphs import change_references, node_name
 
 # The name of each op's output in the body of a function. In the ops that replace them it is "output".
 OUTPUT_NAMES = {
@@ -32,17 +32,16 @@ class OpReplacer:
         self._taken_names = taken_names
         self._function_names: dict[Any, str] = {}  # By dtypes and attributes of the op.
 
-    def replace_in_graph(self, graph_def: Any, names: Collection[str] | None = None) -> set[str]:
-        """Replaces nodes of a graph, all or these. Returns the names of the nodes that the new ones do not read."""
-        return {name for node in graph_def.node if _is_chosen(node, names) for name in self._replace(node)}
+    def replace(self, nodes: Any, function: Any, names: Collection[str] | None = None) -> set[str]:
+        """Replaces nodes of a function (None for a graph), all or these, and the references to them.
 
-    def replace_in_function(self, function: Any, names: Collection[str] | None = None) -> bool:
-        """Replaces nodes of a function, all or these, and the references to them. Returns whether there were any."""
-        old_outputs = {}
-        for node in function.node_def:
-            if _is_chosen(node, names):
+        Returns the names of the nodes that the new ones do not read.
+        """
+        old_outputs, unread = {}, set()
+        for node in nodes:
+            if node.op in OUTPUT_NAMES and (names is None or node.name in names):
                 old_outputs[node.name] = OUTPUT_NAMES[node.op]
-                self._replace(node)
+                unread |= self._replace(node)
 
         def rename_output(reference: str) -> str:
             name, _, output = reference.partition(":")
@@ -50,9 +49,9 @@ class OpReplacer:
                 return reference
             return f"{name}:output{output.removeprefix(old_outputs[name])}"
 
-        if old_outputs:
-            change_references(function.node_def, function, rename_output)
-        return bool(old_outputs)
+        if function is not None and old_outputs:  # In a graph, references have only the number of the output.
+            change_references(nodes, function, rename_output)
+        return unread
 
     def _replace(self, node: Any) -> set[str]:
         """Replaces one node. Returns the names of the nodes that the new one does not read."""
@@ -80,7 +79,7 @@ class OpReplacer:
         if node.HasField("experimental_debug_info"):
             new.experimental_debug_info.CopyFrom(node.experimental_debug_info)
         node.CopyFrom(new)
-        return {reference.partition(":")[0] for reference in data[len(read) :]}
+        return {node_name(reference) for reference in data[len(read) :]}
 
     def _call_attributes(self, node: Any) -> dict[str, Any]:
         """The attributes of a PartitionedCall that computes a CustomGradientEmbedGrad."""
@@ -117,10 +116,6 @@ class OpReplacer:
         definition.signature.name = name
         self.functions[name] = definition
         return name
-
-
-def _is_chosen(node: Any, names: Collection[str] | None) -> bool:
-    return node.op in OUTPUT_NAMES and (names is None or node.name in names)
 
 
 def _forwarded_types(node: Any) -> list[int]:

@@ -21,7 +21,7 @@ def rewrite_body(graph_def: Any, body: Body, attach: Callable[[Any], Sequence[tf
     """
     library = functions_of(graph_def)
     rewriter = _BodyRewriter(body, attach)
-    rewriter.rewrite(library.get(body.function) if body.function else None)
+    rewriter.rewrite()
     new: dict[str, Any] = {}
 
     def named_by(name: str) -> list[str]:
@@ -43,14 +43,14 @@ class _BodyRewriter:
         self._positions = {nested: flat.rpartition(":")[2] for flat, nested in body.references.items()}
         self.rules: dict[str, Any] = {}  # The rule's op, by the name of the op that it belongs to.
 
-    def rewrite(self, function: Any) -> None:
-        """Replaces nodes of the body, and references to them in the proto of the function (None for a graph)."""
+    def rewrite(self) -> None:
+        """Replaces nodes of the body, and the references to them."""
         new_nodes = []
-        for op in self._body.graph.get_operations():
+        for op in self._body.get_operations():
             if op.name in self._nodes and op.inputs and op.outputs:
                 new_nodes += self._new_nodes(op)
         if self.rules:
-            change_references(self._body.nodes, function, self._redirected)
+            change_references(self._body.nodes, self._body.proto, self._redirected)
             for name in self.rules:
                 self._nodes[name].name = self._value_name(name)
             self._body.nodes.extend(new_nodes)

@@ -13,7 +13,6 @@ from tf_cg_ops._src.core import misplaced_calls, text, tf_internal
 from . import _pruning, _replace_ops
 from ._changed_copy import Copied, write_changed_copy
 from ._graphs import (
-    check_graph,
     functions_in_attributes,
     functions_in_nodes,
     functions_of,
@@ -21,7 +20,6 @@ from ._graphs import (
     raised_as_value_error,
     reachable,
     set_repeated,
-    update_op_list,
 )
 
 _API = "saved_model.strip"
@@ -110,10 +108,9 @@ def strip(
     """
     changes = _Changes()
 
-    def change(proto: Any, path: pathlib.Path) -> bool:
+    def change(meta_graphs: Any, path: pathlib.Path) -> bool:
         with raised_as_value_error(_API, path):
-            for meta_graph in proto.meta_graphs:
-                check_graph(meta_graph.graph_def)
+            for meta_graph in meta_graphs:
                 _strip_meta_graph(meta_graph, changes)
         return bool(changes.replaced)
 
@@ -133,17 +130,23 @@ def _strip_meta_graph(meta_graph: Any, changes: _Changes) -> None:
     """Replaces the ops of this library in the meta graph, and drops the nodes and functions that only they use."""
     if any(node.op in _replace_ops.OUTPUT_NAMES for node in nodes_of(meta_graph.graph_def)):
         _replace_and_prune(meta_graph, changes)
-    bodies = [("the graph", meta_graph.graph_def.node)]
-    bodies += [(function.signature.name, function.node_def) for function in meta_graph.graph_def.library.function]
-    changes.host_functions += [f"{n.name} in {where}" for where, nodes in bodies for n in nodes if n.op in _HOST_OPS]
+    bodies = {"the graph": meta_graph.graph_def.node}
+    bodies |= {name: function.node_def for name, function in functions_of(meta_graph.graph_def).items()}
+    changes.host_functions += [
+        f"{n.name} in {where}" for where, nodes in bodies.items() for n in nodes if n.op in _HOST_OPS
+    ]
 
 
 def _replace_and_prune(meta_graph: Any, changes: _Changes) -> None:
     graph_def = meta_graph.graph_def
     library = functions_of(graph_def)
     replacer = _replace_ops.OpReplacer(library.keys())
-    unread = replacer.replace_in_graph(graph_def)
-    changes.nodes_dropped += _pruning.prune_graph(graph_def, unread, _serialize_without_graph(meta_graph))
+    unread = replacer.replace(graph_def.node, None)
+    # Signatures, collections, savers and objects can name nodes of the graph.
+    without_graph = type(meta_graph)()
+    without_graph.CopyFrom(meta_graph)
+    without_graph.ClearField("graph_def")
+    changes.nodes_dropped += _pruning.prune_graph(graph_def, unread, without_graph.SerializeToString())
     gradients = {gradient.function_name: gradient.gradient_func for gradient in graph_def.library.gradient}
 
     def strip_function(name: str) -> list[str]:
@@ -151,35 +154,19 @@ def _replace_and_prune(meta_graph: Any, changes: _Changes) -> None:
         if name not in library:
             return []
         function = library[name]
-        if replacer.replace_in_function(function):
-            changes.nodes_dropped += _pruning.prune_function(function)
+        changes.nodes_dropped += _pruning.prune_function(function, replacer.replace(function.node_def, function))
         named = [*functions_in_nodes(function.node_def, library), *functions_in_attributes(function.attr, library)]
         return [*named, gradients[name]] if name in gradients else named
 
-    needed = library.keys() & reachable(_functions_named_outside(meta_graph, library), strip_function)
-    changes.functions_dropped += len(library) - len(needed)
-    changes.replaced = dict(sorted((replacer.replaced + Counter(changes.replaced)).items()))
-
-    kept = [function for name, function in library.items() if name in needed]
-    set_repeated(graph_def.library.function, [*kept, *replacer.functions.values()])
-    kept_gradients = [g for g in graph_def.library.gradient if g.function_name in needed]
-    set_repeated(graph_def.library.gradient, kept_gradients)
-    update_op_list(meta_graph)
-
-
-def _serialize_without_graph(meta_graph: Any) -> bytes:
-    """Everything that can name a node of the graph from outside: signatures, collections, savers, objects."""
-    without_graph = type(meta_graph)()
-    without_graph.CopyFrom(meta_graph)
-    without_graph.ClearField("graph_def")
-    return without_graph.SerializeToString()
-
-
-def _functions_named_outside(meta_graph: Any, library: dict[str, Any]) -> list[str]:
-    """The functions that are named outside of functions."""
-    return [
-        *functions_in_nodes(meta_graph.graph_def.node, library),
+    named_outside = [
+        *functions_in_nodes(graph_def.node, library),
         *meta_graph.object_graph_def.concrete_functions,
         *meta_graph.meta_info_def.function_aliases,
-        *(gradient.gradient_func for gradient in meta_graph.graph_def.library.registered_gradients),
+        *(gradient.gradient_func for gradient in graph_def.library.registered_gradients),
     ]
+    needed = library.keys() & reachable(named_outside, strip_function)
+    changes.functions_dropped += len(library) - len(needed)
+    changes.replaced = dict(sorted((replacer.replaced + Counter(changes.replaced)).items()))
+    kept = [function for name, function in library.items() if name in needed]
+    set_repeated(graph_def.library.function, [*kept, *replacer.functions.values()])
+    set_repeated(graph_def.library.gradient, [g for g in graph_def.library.gradient if g.function_name in needed])

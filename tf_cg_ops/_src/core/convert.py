@@ -180,17 +180,10 @@ def to_bool(api: str, name: str, value: Any) -> bool:
     return bool(value)
 
 
-def to_stopped(api: str, fx_gx_manually_stopped: Any) -> bool:
-    """`to_bool` for the flag of every function with a `gx`."""
-    return to_bool(api, "fx_gx_manually_stopped", fx_gx_manually_stopped)
-
-
 def to_axis(api: str, axis: Any) -> list[int] | tf.Tensor | None:
     """Returns None, a list of ints, or a Tensor of rank 0 or 1 if the value is not known while tracing."""
     if axis is None:
         return None
-    if isinstance(axis, tuple) and not axis:
-        return []
     if tf.is_tensor(axis):
         return _tensor_to_axis(api, axis)
     if isinstance(axis, np.ndarray):
@@ -201,13 +194,13 @@ def to_axis(api: str, axis: Any) -> list[int] | tf.Tensor | None:
     else:
         entries = list(axis) if isinstance(axis, (*_LISTS, range)) else [axis]
     if any(isinstance(entry, _BOOLS) for entry in entries):
-        raise _axis_is_bool(api, axis)
+        raise _axis_type_error(api, axis, is_bool=True)
     try:
         if any(tf.is_tensor(entry) and tf.get_static_value(entry) is None for entry in entries):
             return tf.stack([_to_int64(entry) for entry in entries])
         dimensions = [operator.index(entry) for entry in entries]
     except TypeError as error:
-        raise _axis_is_not_integer(api, axis) from error
+        raise _axis_type_error(api, axis) from error
     return _check_int64(api, dimensions)
 
 
@@ -220,7 +213,7 @@ def _to_int64(entry: Any) -> tf.Tensor:
 
 def _tensor_to_axis(api: str, axis: Any) -> list[int] | tf.Tensor:
     if not (isinstance(axis, (tf.Tensor, tf.Variable)) and axis.dtype.is_integer):
-        raise _axis_is_bool(api, axis) if axis.dtype.is_bool else _axis_is_not_integer(api, axis)
+        raise _axis_type_error(api, axis, is_bool=axis.dtype.is_bool)
     axis = tf.convert_to_tensor(axis)
     if axis.shape.rank is not None and axis.shape.rank > 1:
         raise _axis_rank_error(api, axis.shape)
@@ -240,18 +233,12 @@ def invalid_axis(api: str, x_name: str, got: str) -> str:
     return f"{api}: axis must name dimensions of {x_name}, each at most once, with values in [-rank, rank), got {got}."
 
 
-def _axis_is_bool(api: str, axis: Any) -> TypeError:
-    return TypeError(
-        f"{api}: axis must be None, an int, a sequence of ints or an integer Tensor, got {text.describe(axis)}. If you "
-        "mean fx_gx_manually_stopped, pass it by name."
-    )
-
-
-def _axis_is_not_integer(api: str, axis: Any) -> TypeError:
-    return TypeError(
-        f"{api}: axis must be None, an int, a sequence of ints or an integer Tensor, got {text.describe(axis)}. Name "
-        "the dimensions of x that one element of fx depends on."
-    )
+def _axis_type_error(api: str, axis: Any, is_bool: bool = False) -> TypeError:
+    remedy = "Name the dimensions of x that one element of fx depends on."
+    if is_bool:
+        remedy = "If you mean fx_gx_manually_stopped, pass it by name."
+    expected, got = "None, an int, a sequence of ints or an integer Tensor", text.describe(axis)
+    return TypeError(f"{api}: axis must be {expected}, got {got}. {remedy}")
 
 
 def _axis_rank_error(api: str, shape: Any) -> ValueError:

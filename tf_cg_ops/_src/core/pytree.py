@@ -357,24 +357,16 @@ def to_output(leaf: Any) -> Any:
 
 def map_tensors(structure: Any, replace: Callable[[list[tf.Tensor]], Sequence[tf.Tensor]]) -> Any:
     """Replaces the Tensors of a structure by what `replace` returns for them; Variables and other leaves stay."""
-    leaves = tf.nest.flatten(structure)
-    positions = [i for i, leaf in enumerate(leaves) if tf.is_tensor(leaf) and as_variable(leaf) is None]
-    if positions:
-        tensors = [leaves[i] for i in positions]
-        components = tf.nest.flatten(tensors, expand_composites=True)
-        replaced = tf.nest.pack_sequence_as(tensors, list(replace(components)), expand_composites=True)
-        for position, leaf in zip(positions, replaced, strict=True):
-            leaves[position] = leaf
-    return tf.nest.pack_sequence_as(structure, leaves)
+    leaves = _tensor_leaves(structure)
+    replaced = list(replace(tensors_in(leaves))) if leaves else []
+    new = iter(tf.nest.pack_sequence_as(leaves, replaced, expand_composites=True))
+    return tf.nest.map_structure(lambda leaf: next(new) if _tensor_leaves(leaf) else leaf, structure)
 
 
 def tensors_in(structure: Any) -> list[tf.Tensor]:
     """The Tensors of a structure, including the ones inside composites, in the order of `map_tensors`."""
-    found: list[tf.Tensor] = []
+    return tf.nest.flatten(_tensor_leaves(structure), expand_composites=True)
 
-    def note(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-        found.extend(tensors)
-        return tensors
 
-    map_tensors(structure, note)
-    return found
+def _tensor_leaves(structure: Any) -> list[Any]:
+    return [leaf for leaf in tf.nest.flatten(structure) if tf.is_tensor(leaf) and as_variable(leaf) is None]

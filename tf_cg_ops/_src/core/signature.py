@@ -62,12 +62,10 @@ def mismatched_signature(
     function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> inspect.Signature | None:
     """The signature for a message if the arguments do not fit it, otherwise None."""
-    signature = signature_of(function)
-    if signature is not None:
-        try:
-            signature.bind(*args, **kwargs)
-        except TypeError:
-            return without_annotations(signature)
+    try:
+        bind("", function, args, kwargs)
+    except TypeError:
+        return without_annotations(inspect.signature(function))
     return None
 
 

@@ -9,15 +9,12 @@ import tensorflow as tf
 from tf_cg_ops._src.core import slices, tf_internal
 from tf_cg_ops._src.core.tf_internal import EagerTensor, dtype_number_of
 
-# Takes one upstream gradient for each output; returns one gradient, or None, for each input.
-Backward = Callable[..., Sequence[Any]]
-
 
 def record(
     name: str,
     outputs: Sequence[tf.Tensor],
     inputs: Sequence[tf.Tensor],
-    backward: Backward,
+    backward: Callable[..., Sequence[Any]],
     tangents: Callable[..., Sequence[Any]] | None = None,
 ) -> None:
     """Records `backward` as the gradient function of the outputs with respect to the inputs.

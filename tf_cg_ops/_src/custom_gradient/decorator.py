@@ -109,10 +109,7 @@ def custom_gradient(
         return functools.partial(custom_gradient, saved_orders=saved_orders)
     if not callable(getattr(f, "__func__", f)):  # A classmethod is not callable.
         raise not_a_function("custom_gradient", f, f"{_DECORATES} {_FOR_VALUES}.")
-    run = (
-        call_with_gradient if saved_orders is None else functools.partial(call_with_gradient, saved_orders=saved_orders)
-    )
-    return CustomGradient("custom_gradient", f, run)
+    return CustomGradient("custom_gradient", f, functools.partial(call_with_gradient, saved_orders=saved_orders))
 
 
 def check_saved_orders(api: str, saved_orders: Any) -> int | None:

@@ -4,6 +4,7 @@ An imported call op would not have a gradient, because TensorFlow keeps gradient
 graph.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +25,7 @@ def inline(
     add_called_functions(source, target, definition)
     # An import does not capture tensors of outer graphs; an identity does.
     arguments = [tf.identity(argument) for argument in arguments]
-    nodes, parameters, returned = _flatten(definition, lambda called: _definition(source, called))
+    nodes, parameters, returned = _flatten(definition, functools.partial(_definition, source))
     graph_def = tf.compat.v1.GraphDef(node=nodes)
     graph_def.versions.CopyFrom(target.graph_def_versions)
     # import_graph_def only maps references that a node reads. Control inputs ("^x") are references, too.
@@ -72,16 +73,10 @@ def _definition(graph: Any, name: str) -> Any:
 
 def add_called_functions(source: Any, target: Any, definition: Any) -> None:
     """Adds all functions that the body calls, directly or indirectly, to the target."""
-    waiting, seen = [definition], set()
-    while waiting:
-        for node in waiting.pop().node_def:
-            for called in calls.functions_in(node.attr.values()):
-                if called.name not in seen:
-                    seen.add(called.name)
-                    # The target may hold a function without those that it calls.
-                    if not tf_internal.holds_function(target, called.name):
-                        tf_internal.add_function(target, tf_internal.find_function(source, called.name))
-                    waiting.append(_definition(source, called.name))
+    for name in calls.reachable(definition, functools.partial(_definition, source)):
+        # The target may hold a function without those that it calls.
+        if not tf_internal.holds_function(target, name):
+            tf_internal.add_function(target, tf_internal.find_function(source, name))
 
 
 def _flatten(definition: Any, find: Callable[[str], Any]) -> tuple[list[Any], list[str], list[str]]:

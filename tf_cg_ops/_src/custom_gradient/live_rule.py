@@ -23,7 +23,7 @@ class LiveRule:
     """The gradient function of an op, and what it needs to be called in another graph."""
 
     subject: str  # The start of messages about it.
-    backward: traced_rule.Backward
+    backward: Callable[[list[Any]], Sequence[Any]]
     captured: list[tuple[tf.Tensor, tf.Tensor]]  # Each tensor of an outer graph with its capture in the op's graph.
     order: int  # The order of the derivative that the op belongs to.
     exception: Exception | None  # The user's exception if the rule could not be traced.

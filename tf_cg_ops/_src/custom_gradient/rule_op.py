@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core import text, tf_internal
 from tf_cg_ops._src.custom_gradient import variable_reads
 from tf_cg_ops._src.custom_gradient.traced_rule import TracedRule
 
@@ -99,7 +99,10 @@ def check_positions(op: Any) -> None:
 
 
 def check_signature(op: Any, captures: list[tf.Tensor]) -> None:
-    """Raises ValueError if the graph does not hold the rule, or holds another function under its name."""
+    """Raises ValueError if the graph does not hold the rule, or holds another function under its name.
+
+    TensorFlow checks the dtypes when it imports the body.
+    """
     name = op.get_attr("rule").name
     function = tf_internal.find_function(op.graph, name)
     if function is None:
@@ -108,26 +111,14 @@ def check_signature(op: Any, captures: list[tf.Tensor]) -> None:
             "functions of a graph with its nodes."
         )
     signature = tf_internal.function_def_of(function).signature
-    parameters = [tf.as_dtype(argument.type) for argument in signature.input_arg]
-    returned = [tf.as_dtype(argument.type) for argument in signature.output_arg]
-    inputs = op.inputs[len(op.outputs) :]
-    expected: list[tf.DType] = []
-    for position in op.get_attr("differentiated_inputs"):
-        dtype = inputs[position].dtype.base_dtype
-        if dtype in (tf.resource, tf.variant) and len(expected) < len(returned):
-            dtype = returned[len(expected)]  # Only the rule knows the dtype behind the handle.
-        expected.append(dtype)
-        expected += [tf.int64] * 2 if position in op.get_attr("sliced_inputs") else []
-    upstream = [op.outputs[i].dtype.base_dtype for i in op.get_attr("differentiated_results")]
-    for i, parameter in enumerate(parameters[: len(upstream)]):
-        upstream[i] = parameter if upstream[i] == tf.resource else upstream[i]
-    arguments = upstream + [tensor.dtype.base_dtype for tensor in captures]
-    if (parameters, returned) != (arguments, expected):
-        expected_text, got_text = (
-            f"({', '.join(t.name for t in before)}) -> ({', '.join(t.name for t in after)})"
-            for before, after in ((arguments, expected), (parameters, returned))
-        )
+    num_sliced = len(op.get_attr("sliced_inputs"))  # Each has values, indices and a shape.
+    expected = (
+        len(op.get_attr("differentiated_results")) + len(captures),
+        len(op.get_attr("differentiated_inputs")) + 2 * num_sliced,
+    )
+    got = len(signature.input_arg), len(signature.output_arg)
+    if got != expected:
         raise ValueError(
-            f"CustomGradientRule: the gradient rule '{name}' must have the signature {expected_text}, got {got_text}. "
-            "Load the graph as it was saved."
+            f"CustomGradientRule: the gradient rule '{name}' must have {text.count(expected[0], 'argument')} and "
+            f"{text.count(expected[1], 'result')}, got {got[0]} and {got[1]}. Load the graph as it was saved."
         )

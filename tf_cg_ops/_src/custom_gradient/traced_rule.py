@@ -21,9 +21,6 @@ from tf_cg_ops._src.custom_gradient import variable_reads
 from tf_cg_ops._src.custom_gradient.rule_graph import RuleGraph
 from tf_cg_ops._src.custom_gradient.wording import Wording
 
-# Takes one upstream gradient for each result; returns one gradient, or None, for each input.
-Backward = Callable[[list[Any]], Sequence[Any]]
-
 # A decorated call inside a rule has its own rule, for the next derivative. If a function calls itself in its rule,
 # tracing needs a limit to end, and each order multiplies the number of rules.
 _SAVED_ORDERS = 2
@@ -39,7 +36,7 @@ class _Derivative(threading.local):
     """The derivative that this thread computes or traces."""
 
     order = 0  # 0 for a value.
-    saved_orders: int | None = None  # The user's choice; None for the default.
+    saved_orders = 0  # The user's choice; 0 for the default.
     num_values = 0  # How many functions with a rule are computing their values.
 
 
@@ -68,30 +65,28 @@ def current_order() -> int:
     return _now.order
 
 
-@contextlib.contextmanager
-def value(saved_orders: int | None) -> Iterator[None]:
+def value(saved_orders: int | None) -> contextlib.AbstractContextManager[None]:
     """A scope in which a function with a rule computes its value.
 
     The first derivative is the rule's. So the rule of a function that is called here only serves the second derivative,
     if the outer rule reads its value.
     """
-    before = _now.num_values, _now.saved_orders
-    _now.num_values, _now.saved_orders = _now.num_values + 1, max(saved_orders or 0, _now.saved_orders or 0) or None
-    try:
-        yield
-    finally:
-        _now.num_values, _now.saved_orders = before
+    return _state(num_values=_now.num_values + 1, saved_orders=max(saved_orders or 0, _now.saved_orders))
+
+
+def derivative(order: int, saved_orders: int = 0) -> contextlib.AbstractContextManager[None]:
+    """A scope in which a derivative of this order is computed or traced."""
+    return _state(order=order, saved_orders=saved_orders)
 
 
 @contextlib.contextmanager
-def derivative(order: int, saved_orders: int | None = None) -> Iterator[None]:
-    """A scope in which a derivative of this order is computed or traced."""
-    before = _now.order, _now.saved_orders
-    _now.order, _now.saved_orders = order, saved_orders
+def _state(**state: int) -> Iterator[None]:
+    before = {name: getattr(_now, name) for name in state}
+    vars(_now).update(state)
     try:
         yield
     finally:
-        _now.order, _now.saved_orders = before
+        vars(_now).update(before)
 
 
 def trace(
@@ -99,13 +94,13 @@ def trace(
     name: str,
     results: list[tf.Tensor],
     inputs: list[tf.Tensor],
-    backward: Backward,
+    backward: Callable[[list[Any]], Sequence[Any]],
     saved_orders: int | None = None,
 ) -> TracedRule:
     """Traces the rule of the function `name`. Never fails: the error comes when you compute a gradient."""
-    saved_orders = max(saved_orders or 0, _now.saved_orders or 0) or None
+    saved_orders = max(saved_orders or 0, _now.saved_orders)
     order = current_order() + _now.num_values + 1
-    default = _ORDERS_IN_FORWARD_MODE if _in_forward_mode(inputs) else _SAVED_ORDERS
+    default = _ORDERS_IN_FORWARD_MODE if in_forward_mode(inputs) else _SAVED_ORDERS
     if order > (saved_orders or default):
         return without_rule(wording.message(wording.no_rule, name, order=order))
     try:
@@ -116,9 +111,9 @@ def trace(
         return without_rule(wording.not_traced_message(name, exception), exception.with_traceback(None))
 
 
-def _in_forward_mode(inputs: list[tf.Tensor]) -> bool:
+def in_forward_mode(inputs: Sequence[tf.Tensor]) -> bool:
     """Whether an accumulator watches one of the inputs."""
-    return bool(tf_internal.pack_tangents(inputs).tangents)
+    return bool(tf_internal.pack_tangents(list(inputs)).tangents)
 
 
 def zeros_like(result: tf.Tensor) -> tf.Tensor:
@@ -139,7 +134,7 @@ def _empty_function() -> Any:
         return _function_of("custom_gradient_without_rule", lambda: [], [])
 
 
-def _trace(name: str, results: list[tf.Tensor], backward: Backward) -> TracedRule:
+def _trace(name: str, results: list[tf.Tensor], backward: Callable[[list[Any]], Sequence[Any]]) -> TracedRule:
     differentiated = [i for i, result in enumerate(results) if tf_internal.is_trainable(result)]
     positions: list[int] = []
     sliced: list[int] = []

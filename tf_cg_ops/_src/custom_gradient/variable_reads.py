@@ -5,6 +5,7 @@ takes a handle. So the value is read outside of the op; the gradient goes back t
 again, as it is then.
 """
 
+import copy
 import itertools
 from typing import Any
 
@@ -117,12 +118,12 @@ class _Functions:
         """The function with values of these dtypes instead of the handles at these positions."""
         key = _name(name), tuple(dtypes)
         if key not in self._made:
-            definition = _copied(self._definition(name))
+            definition = copy.deepcopy(self._definition(name))
             definition.signature.name = f"{key[0]}_of_values_{next(_serial)}"
             self._rewrite(definition, dtypes)
-            known = self._functions | {_name(f): f for f in self._made.values()}
-            called = [known[name] for name in _reachable(definition, known)]
+            called = [self._functions[name] for name in calls.reachable(definition, self._definition)]
             self._made[key] = tf_internal.function_of_definition(definition, called, graph)
+            self._functions[definition.signature.name] = self._made[key]
         return self._made[key]
 
     def _definition(self, name: Any) -> Any:
@@ -170,15 +171,9 @@ class _Functions:
         node.attr.pop("_read_only_resource_inputs", None)
 
 
-def _copied(proto: Any) -> Any:
-    copy = type(proto)()
-    copy.CopyFrom(proto)
-    return copy
-
-
 def _read_value(definition: Any, node: Any, dtype: int) -> None:
     """Changes an op that takes a handle to take the value."""
-    old = _copied(node)
+    old = copy.deepcopy(node)
     node.op, names = _READS[old.op]
     node.ClearField("attr")
     for before, after in names.items():
@@ -191,19 +186,6 @@ def _read_value(definition: Any, node: Any, dtype: int) -> None:
         axis.attr["dtype"].type = node.attr["Taxis"].type = tf.int32.as_datatype_enum
         axis.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(old.attr["batch_dims"].i, tf.int32))
         node.input.insert(2, f"{axis.name}:output:0")
-
-
-def _reachable(definition: Any, known: dict[str, Any]) -> list[str]:
-    """The names of the known functions that a function calls, directly or indirectly."""
-    found: dict[str, None] = {}
-    waiting = [definition]
-    while waiting:
-        for node in waiting.pop().node_def:
-            for function in calls.functions_in(node.attr.values()):
-                if function.name not in found and function.name in known:
-                    found[function.name] = None
-                    waiting.append(tf_internal.function_def_of(known[function.name]))
-    return list(found)
 
 
 def _name(function: Any) -> str:

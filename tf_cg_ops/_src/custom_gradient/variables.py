@@ -67,21 +67,15 @@ def variables_in(leaf: Any) -> list[tf.Variable]:
 
 
 def _identities(variable: tf.Variable) -> set[int]:
-    identities = {id(variable)}
-    try:
-        identities.add(id(variable.handle))
-    except AttributeError:
-        pass  # A reference variable.
-    except ValueError:
-        # Outside of a replica a distributed variable has no handle; inside, code reads its components.
-        identities.update(map(id, tf.distribute.get_strategy().experimental_local_results(variable)))
-    return identities
+    return {id(variable), *map(id, handles_of(variable))}
 
 
 def handles_of(variable: tf.Variable) -> list[Any]:
-    """The handles of a variable; a distributed one has several outside of a replica."""
+    """The handles of a variable; a distributed one has several outside of a replica, a reference variable none."""
     try:
         return [variable.handle]
+    except AttributeError:
+        return []
     except ValueError:
         return [component.handle for component in tf.distribute.get_strategy().experimental_local_results(variable)]
 

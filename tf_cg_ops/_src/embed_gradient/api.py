@@ -110,7 +110,7 @@ def embed(
     api: str, fx: Any, gx: Any, x: Any, axis: Any, fx_gx_manually_stopped: Any, name: str | None = None
 ) -> tf.Tensor:
     """Settles all arguments of `embed_gradient`; messages name `api`."""
-    stopped = convert.to_stopped(api, fx_gx_manually_stopped)
+    stopped = convert.to_bool(api, "fx_gx_manually_stopped", fx_gx_manually_stopped)
     axis = convert.to_axis(api, axis)
     gx = lazy_gx.called(api, gx, None if stopped and tf_internal.could_possibly_record() else x)
     fx, gx, x, suffixes = convert.to_tensor_pairs(api, fx, gx, x)

@@ -105,9 +105,6 @@ class _Derivative:
         """One gradient for each of `x`; None where it is not needed."""
         specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor, n in zip(self.x, needed, strict=True) if n]
         dys = [_dense(dy, dtype) for dy, dtype in zip(dys, self.call.dtypes, strict=True)]
-        # A graph keeps the functions forever, so they must not hold the tensors of this derivative.
-        eager = functools.partial(self.call.gradients, needed=needed)
-        in_graph = functools.partial(batches.gradients, self.call, needed, specs)
 
         def transpose(cotangents: list[Any]) -> list[Any]:
             if not self.call.options.has_tangents:
@@ -119,7 +116,7 @@ class _Derivative:
             pairs = zip(self.x, needed, strict=True)
             return self._by_leaf(self._tangents([next(given) if n else tf.zeros_like(t) for t, n in pairs]))
 
-        given = iter(self._linear(self._run(eager, in_graph, dys, specs), dys, transpose))
+        given = iter(self._linear(self._run(needed, dys, specs), dys, transpose))
         return [next(given) if n else None for n in needed]
 
     def tangents_for_accumulators(self, *tangents: Any) -> list[Any]:
@@ -135,7 +132,6 @@ class _Derivative:
         specs = [
             spec for spec, is_number in zip(self.call.value_specs(), self.call.is_number, strict=True) if is_number
         ]
-        in_graph = functools.partial(batches.tangents, self.call, specs)
 
         def transpose(cotangents: list[Any]) -> list[Any]:
             dys = self._by_leaf(cotangents)
@@ -146,7 +142,7 @@ class _Derivative:
                 )
             return self.gradients(dys, (True,) * len(self.x))
 
-        return self._linear(self._run(self.call.tangents, in_graph, tangents, specs), tangents, transpose)
+        return self._linear(self._run(None, tangents, specs), tangents, transpose)
 
     def _linear(
         self, computed: list[tf.Tensor], vectors: list[tf.Tensor], transpose: Callable[[list[Any]], list[Any]]
@@ -175,21 +171,17 @@ class _Derivative:
         return attach(_WORDING, call.arguments.name, computed, [*x, *vectors], backward)
 
     def _run(
-        self,
-        eager: Callable[[Kept, list[np.ndarray]], list[np.ndarray]],
-        in_graph: Callable[..., list[np.ndarray]],
-        tensors: list[tf.Tensor],
-        specs: list[tf.TensorSpec],
+        self, needed: Sequence[bool] | None, tensors: list[tf.Tensor], specs: list[tf.TensorSpec]
     ) -> list[tf.Tensor]:
-        """Calls a function with the residuals of the call and with arrays."""
+        """`Call.derivative` with the residuals of the call."""
         if self.left.kept is not None and tf.executing_eagerly():
-            return [
-                tf_internal.tensor_of_own_array(array)
-                for array in eager(self.left.kept, [_to_array(tensor) for tensor in tensors])
-            ]
+            arrays = self.call.derivative(self.left.kept, [_to_array(tensor) for tensor in tensors], needed)
+            return [tf_internal.tensor_of_own_array(array) for array in arrays]
         if not specs:
             return []
         token, number = self.left.token()
+        # A graph keeps the function forever, so it must not hold the tensors of this derivative.
+        in_graph = functools.partial(batches.derivative, self.call, needed, specs)
         # Stateless, so that TensorFlow does not run it for gradients you don't use.
         computed = _call_python(self.call, in_graph, [number, *tensors], specs, stateless=True)
         with tf_internal.stop_recording():  # The barrier keeps the token alive until the function has run.

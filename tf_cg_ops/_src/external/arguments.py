@@ -53,20 +53,18 @@ class Arguments:
 
     @functools.cached_property
     def named(self) -> pytree.Leaves:
-        """The arguments by their names, with a Tensor for each input that has a gradient, and None for others.
+        """The arguments by their names, with the position of each leaf instead of the leaf.
 
         Finding the names takes longer than a call, so only messages and some answers look at them.
         """
-        marks = [None] * len(self.leaves)
-        for i in self.x:
-            marks[self.inputs[i].position] = _mark()
-        args, kwargs = self.packed(marks)
+        args, kwargs = self.packed(range(len(self.leaves)))
         return pytree.flatten_arguments(API, self.function, args, kwargs, self.nondiff_argnames)
 
     @functools.cached_property
     def x_names(self) -> list[str]:
         """The names of the inputs with a gradient."""
-        return [name for name, mark in zip(self.named.names, self.named.values, strict=True) if mark is not None]
+        names = dict(zip(self.named.values, self.named.names, strict=True))
+        return [names[self.inputs[i].position] for i in self.x]
 
     def packed(self, leaves: Sequence[Any]) -> Any:
         """The positional arguments and the keyword arguments with these leaves."""
@@ -104,7 +102,8 @@ class Arguments:
         subject = wording.subject_of(self.name)
         answer = answers.opened(subject, answer)
         if answers.has_mapping(answer):
-            kinds = [answers.NOTHING if mark is None else answers.TENSOR for mark in self.named.values]
+            x = [self.inputs[i].position for i in self.x]
+            kinds = [answers.TENSOR if position in x else answers.NOTHING for position in self.named.values]
             entries = answers.read(wording, self.name, answer, self.named, kinds)
             entries = [entry for entry, kind in zip(entries, kinds, strict=True) if kind == answers.TENSOR]
         else:
@@ -141,12 +140,6 @@ class Arguments:
             ) from error
 
 
-@functools.cache
-def _mark() -> tf.Tensor:
-    with tf.init_scope():
-        return tf.constant(0.0)
-
-
 def _as_array(item: Any) -> Any:
     """An array for a list of numbers or of rows of numbers, and the item itself for anything else."""
     if not isinstance(item, list) or any(isinstance(leaf, np.ndarray) for leaf in tf.nest.flatten(item)):
@@ -174,15 +167,14 @@ def find_tensors(
         return list(args), Arguments(function, None, [None] * len(args), inputs, x)
     structure = (list(args), kwargs)
     leaves = tf.nest.flatten(structure)
-    # Each leaf is replaced by its position, so that flattening by the signature gives a name to each position.
-    position_args, position_kwargs = tf.nest.pack_sequence_as(structure, list(range(len(leaves))))
-    named = pytree.flatten_arguments(API, function, position_args, position_kwargs, nondiff_argnames)
-    names = dict(zip(named.values, named.names, strict=True))
+    is_flat = not kwargs and not nondiff_argnames and not any(map(tf.nest.is_nested, args))
+    packed = None if is_flat else tf.nest.map_structure(lambda _: None, structure)
+    arguments = Arguments(function, packed, leaves, [], [], nondiff_argnames)
+    names = dict(zip(arguments.named.values, arguments.named.names, strict=True))
     values = [leaves[position] for position in names]
     dtypes = [tf.as_dtype(value.dtype) for value in values if _is_tensor(value) or convert.is_inexact_array(value)]
     float_dtype = dtype or next((dtype for dtype in dtypes if dtype in convert.DTYPES), tf.float32)
     tensors: list[tf.Tensor] = []
-    inputs, x = [], []
     for position in [*names, *sorted(set(range(len(leaves))) - set(names))]:
         leaf, name = leaves[position], names.get(position)
         if name is not None:
@@ -191,13 +183,11 @@ def find_tensors(
         if _is_tensor(leaf) or is_number:
             tensor = _to_tensor(function, name or "", leaf, float_dtype)
             if name is not None and tensor.dtype in convert.DTYPES:
-                x.append(len(tensors))
+                arguments.x.append(len(tensors))
             tensors.append(tensor)
-            inputs.append(Input(position, tensor.shape, tensor.dtype))
+            arguments.inputs.append(Input(position, tensor.shape, tensor.dtype))
             leaves[position] = None
-    is_flat = not kwargs and not nondiff_argnames and not any(map(tf.nest.is_nested, args))
-    packed = None if is_flat else tf.nest.map_structure(lambda _: None, structure)
-    return tensors, Arguments(function, packed, leaves, inputs, x, nondiff_argnames)
+    return tensors, arguments
 
 
 def _is_tensor(value: Any) -> bool:

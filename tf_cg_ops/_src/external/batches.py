@@ -6,14 +6,14 @@ are the same for all examples.
 
 import collections
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.external import residuals
-from tf_cg_ops._src.external.python_call import Arrays, Call, Kept
+from tf_cg_ops._src.external.python_call import Call, Kept
 
 Shape = tuple[int, ...]
 
@@ -81,39 +81,16 @@ def _values_at_once(
     return [array.reshape(*lead, *shape) for array, shape in zip(results, example.value_shapes, strict=True)]
 
 
-def gradients(call: Call, needed: Sequence[bool], specs: Sequence[tf.TensorSpec], *arguments: Any) -> list[np.ndarray]:
-    """The needed gradients for the number of a call and its upstream gradients."""
-    return _linear(
-        lambda kept, dys: call.gradients(kept, dys, needed),
-        lambda kept: kept.value_shapes,
-        lambda kept: itertools.compress(kept.x_shapes, needed),
-        specs,
-        *arguments,
-    )
-
-
-def tangents(call: Call, specs: Sequence[tf.TensorSpec], *arguments: Any) -> list[np.ndarray]:
-    """The tangents of the value for the number of a call and the tangents of its inputs."""
-    return _linear(
-        call.tangents,
-        lambda kept: kept.x_shapes,
-        lambda kept: itertools.compress(kept.value_shapes, call.is_number),
-        specs,
-        *arguments,
-    )
-
-
-def _linear(
-    function: Callable[[Kept, Arrays], list[np.ndarray]],
-    shapes_before: Callable[[Kept], list[Shape]],
-    shapes_after: Callable[[Kept], Iterable[Shape]],
+def derivative(
+    call: Call,
+    needed: Sequence[bool] | None,
     specs: Sequence[tf.TensorSpec],
     lead: Shape,
     is_stacked: Sequence[bool],
     number: Any,
     *vectors: np.ndarray,
 ) -> list[np.ndarray]:
-    """The results of a linear function. Examples that one call computed are in one call of the function, too."""
+    """`Call.derivative` for the number of a call. Examples that one call computed are in one call of `vjp`, too."""
     stacked = [v if s else np.broadcast_to(v, (*lead, *v.shape)) for v, s in zip(vectors, is_stacked[1:], strict=True)]
     numbers = np.ravel(number if is_stacked[0] else np.broadcast_to(number, lead)).tolist()
     # In a Jacobian a number comes several times: then each time belongs to another call.
@@ -128,13 +105,16 @@ def _linear(
         _, (kept, example, _, _, size) = examples[0]
         positions, indices = zip(*((position, part.place) for position, part in examples), strict=True)
         whole = []
-        for vector, shape in zip(stacked, shapes_before(kept), strict=True):
+        for vector, shape in zip(stacked, kept.x_shapes if needed is None else kept.value_shapes, strict=True):
             flat = vector.reshape(len(numbers), -1)
             padded = np.zeros((size, flat.shape[1]), flat.dtype)  # Examples that are not asked for get zeros.
             padded[list(indices)] = flat[list(positions)]
             whole.append(padded.reshape(shape))
-        results = function(kept, whole)
-        by_example = [r.reshape(size, *shape) for r, shape in zip(results, shapes_after(example), strict=True)]
+        results = call.derivative(kept, whole, needed)
+        after = (example.value_shapes, call.is_number) if needed is None else (example.x_shapes, needed)
+        by_example = [
+            result.reshape(size, *shape) for result, shape in zip(results, itertools.compress(*after), strict=True)
+        ]
         for position, index in zip(positions, indices, strict=True):
             rows[position] = [array[index] for array in by_example]
     return _stack(lead, rows, specs)

@@ -127,7 +127,11 @@ class Call:
             found.append(self._gradient(self.arguments.subject, i, gradient, dtype, shape, self.options))
         return found
 
-    def gradients(self, kept: Kept, dys: Arrays, needed: Sequence[bool]) -> list[np.ndarray]:
+    def derivative(self, kept: Kept, vectors: Arrays, needed: Sequence[bool] | None) -> list[np.ndarray]:
+        """The needed gradients for upstream gradients; if `needed` is None, the tangents for tangents of the inputs."""
+        return self._tangents(kept, vectors) if needed is None else self._gradients(kept, vectors, needed)
+
+    def _gradients(self, kept: Kept, dys: Arrays, needed: Sequence[bool]) -> list[np.ndarray]:
         """The needed vector-Jacobian products, from one upstream gradient for each leaf of the value."""
         subject, x = _OF_VJP.subject_of(self.arguments.name), [i for i, is_needed in enumerate(needed) if is_needed]
         if self.options.vjp is None:
@@ -139,7 +143,7 @@ class Call:
             answer = self.arguments.gradients(_OF_VJP, _call(subject, "vjp", self.options.vjp, kept, dys, options))
         return [self._gradient(subject, i, answer[i], self.x_dtypes[i], kept.x_shapes[i]) for i in x]
 
-    def tangents(self, kept: Kept, tangents: Arrays) -> list[np.ndarray]:
+    def _tangents(self, kept: Kept, tangents: Arrays) -> list[np.ndarray]:
         """The tangents of the differentiable leaves of the value, from one tangent for each differentiable input."""
         if self.options.vjp is None:
             answer: Any = jacobians.jvp(kept.residuals, tangents, kept.value_shapes[0], self.options.batch_dims)

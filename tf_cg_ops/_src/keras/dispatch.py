@@ -4,7 +4,6 @@ A Keras is imported only when one of its KerasTensors arrives. `keras3.py` or `k
 """
 
 import functools
-import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -44,8 +43,7 @@ def takes_keras_tensors(name: str, advice: str = "") -> Callable[[Function], Fun
 
 def call_symbolically(package: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Adds the call to the functional model that the KerasTensors among the arguments belong to."""
-    module = importlib.import_module(f".{registration.MODULES[package]}", __package__)
-    return module.FunctionCall.add_to_model(function, args, kwargs)
+    return registration.module_of(package).FunctionCall.add_to_model(function, args, kwargs)
 
 
 def package_of_keras_tensors(values: Any) -> str:

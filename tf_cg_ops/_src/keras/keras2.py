@@ -1,9 +1,9 @@
 """Calls with KerasTensors of tf_keras: each becomes a layer, like a call of a TensorFlow op there."""
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
 import tf_keras as keras
 
 from tf_cg_ops._src.keras import node, registration
@@ -14,15 +14,11 @@ class FunctionCall(node.FunctionCall, keras.layers.Layer):
     """A call of a function with a custom gradient."""
 
     keras = keras
+    type_spec_of = operator.attrgetter("type_spec")
 
     def __init__(self, function: Callable[..., Any], arguments: Any, **kwargs: Any) -> None:
         # A layer would cast its inputs to its own dtype, but a function casts nothing.
         super().__init__(function, arguments, **{"autocast": False, **kwargs})
-
-    @staticmethod
-    def type_spec_of(tensor: Any) -> tf.TypeSpec:
-        """The TypeSpec of a KerasTensor."""
-        return tensor.type_spec
 
 
 registration.register(keras)

@@ -1,6 +1,5 @@
 """Calls with KerasTensors of Keras 3: each becomes an operation of the functional model, like a call of `keras.ops`."""
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -14,12 +13,6 @@ class FunctionCall(node.FunctionCall, keras.Operation):
     """A call of a function with a custom gradient."""
 
     keras = keras
-
-    @classmethod
-    def add_to_model(cls, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Adds a call to the functional model that the KerasTensors among the arguments belong to."""
-        require_tensorflow(function.__name__)
-        return super().add_to_model(function, args, kwargs)
 
     @staticmethod
     def type_spec_of(tensor: Any) -> tf.TypeSpec:
@@ -50,12 +43,3 @@ registration.register(keras)
 def loss_scale_of(optimizer: keras.mixed_precision.LossScaleOptimizer) -> tuple[Any, bool]:
     """The loss scale of an optimizer, and whether it can shrink."""
     return optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale, True
-
-
-def require_tensorflow(api: str) -> None:
-    """Raises RuntimeError if Keras uses another backend than TensorFlow."""
-    if keras.backend.backend() != "tensorflow":
-        raise RuntimeError(
-            f"{api}: the backend of Keras must be 'tensorflow', got {keras.backend.backend()!r}. Set "
-            "KERAS_BACKEND=tensorflow in the environment before Keras is imported."
-        )

@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from typing import Any
 
 # Mixed precision and stateless calls are scopes of a thread. Keras has public functions to enter them, but none that
-# tells which are entered. For each Keras: the module, the object that stores them, and its attributes.
-KERAS3 = ("keras.src.backend.common.global_state", "GLOBAL_STATE_TRACKER", ("autocast_scope", "stateless_scope"))
-KERAS2 = ("tf_keras.src.mixed_precision.autocast_variable", "_autocast_dtype", ("dtype",))
+# tells which are entered. These modules store them.
+KERAS3, KERAS2 = "keras.src.backend.common.global_state", "tf_keras.src.mixed_precision.autocast_variable"
 
 
 def current_scopes() -> tuple[Any, ...] | None:
     """The scopes of this thread, for `scopes_entered`, or None. It has to be fast, because every call asks."""
-    keras3, keras2 = sys.modules.get(KERAS3[0]), sys.modules.get(KERAS2[0])
+    keras3, keras2 = sys.modules.get(KERAS3), sys.modules.get(KERAS2)
     autocast = stateless = dtype = None
     if keras3 is not None:
         state = vars(keras3.GLOBAL_STATE_TRACKER)
@@ -41,13 +40,12 @@ def scopes_entered(scopes: tuple[Any, ...] | None) -> Iterator[None]:
 
 
 def _enter(scopes: tuple[Any, ...] | None) -> None:
-    values = iter(scopes or (None, None, None))
-    for module, name, attributes in (KERAS3, KERAS2):
-        state = getattr(sys.modules.get(module), name, None)
-        for attribute in attributes:
-            value = next(values)
-            if state is not None:
-                setattr(state, attribute, value)
+    autocast, stateless, dtype = scopes or (None, None, None)
+    if KERAS3 in sys.modules:
+        state = sys.modules[KERAS3].GLOBAL_STATE_TRACKER
+        state.autocast_scope, state.stateless_scope = autocast, stateless
+    if KERAS2 in sys.modules:
+        sys.modules[KERAS2]._autocast_dtype.dtype = dtype
 
 
 def is_stateless() -> bool:
@@ -58,7 +56,7 @@ def is_stateless() -> bool:
 # No public name tells which layer is the outermost.
 def entry_layer() -> Any:
     """The outermost layer of Keras 3 that is being called, or None."""
-    keras3 = sys.modules.get(KERAS3[0])
+    keras3 = sys.modules.get(KERAS3)
     call = None if keras3 is None else vars(keras3.GLOBAL_STATE_TRACKER).get("current_call_ctx")
     return None if call is None else call.entry_layer
 
@@ -86,18 +84,13 @@ def is_layer(value: Any) -> bool:
     return hasattr(value, "_flatten_layers")
 
 
-def layers_in(layer: Any) -> list[Any]:
-    """The layer and all layers inside of it."""
-    return list(layer._flatten_layers())
-
-
 # The public `losses` is a copy, and includes the losses of weights.
 def losses_in(layer: Any) -> dict[str, list[Any]]:
     """The lists in which the layer and its inner layers store the losses of their calls; empty for None.
 
     A layer of tf_keras has two: one for this thread, one for the shapes of a functional model.
     """
-    layers = enumerate([] if layer is None else layers_in(layer))
+    layers = enumerate([] if layer is None else layer._flatten_layers())
     found = {f"{name}:{i}": getattr(each, name, None) for i, each in layers for name in ("_eager_losses", "_losses")}
     return {key: losses for key, losses in found.items() if losses is not None}
 

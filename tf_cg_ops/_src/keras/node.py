@@ -8,7 +8,7 @@ import tensorflow as tf
 from tf_cg_ops._src.core import text
 from tf_cg_ops._src.keras import serialization
 from tf_cg_ops._src.keras.dispatch import package_of_keras_tensors
-from tf_cg_ops._src.keras.registration import api_of, function_config, function_from_config
+from tf_cg_ops._src.keras.registration import api_of, function_config, function_from_config, require_tensorflow
 
 
 class FunctionCall:
@@ -18,15 +18,12 @@ class FunctionCall:
     """
 
     keras: Any  # The package.
-
-    @staticmethod
-    def type_spec_of(tensor: Any) -> tf.TypeSpec:
-        """The TypeSpec of a KerasTensor."""
-        raise NotImplementedError
+    type_spec_of: Callable[[Any], tf.TypeSpec]  # The TypeSpec of a KerasTensor.
 
     @classmethod
     def add_to_model(cls, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Adds a call to the functional model that the KerasTensors among the arguments belong to."""
+        require_tensorflow(cls.keras, function.__name__)
         tensors: list[Any] = []
 
         def replace_keras_tensor(leaf: Any) -> Any:

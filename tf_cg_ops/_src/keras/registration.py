@@ -10,7 +10,7 @@ import tensorflow as tf
 # The first part of these names: "tf_cg_ops>reverse_gradient".
 PACKAGE = "tf_cg_ops"
 
-# The module here for each Keras package.
+# The module here for each Keras package. Importing it registers the functions with that Keras.
 MODULES = {"keras": "keras3", "tf_keras": "keras2"}
 
 # The functions that take KerasTensors, by their names in files.
@@ -29,18 +29,23 @@ def register(keras: Any) -> None:
         keras.saving.register_keras_serializable(PACKAGE)(each)
 
 
-def loaded_modules() -> list[str]:
-    """The names in `MODULES` for each imported Keras."""
-    return [module for package, module in MODULES.items() if package in sys.modules]
+def module_of(package: str) -> Any:
+    """The module here for a Keras package."""
+    return importlib.import_module(f".{MODULES[package]}", __package__)
 
 
-def _keras_of(module: str) -> Any:
-    # Importing the module registers the functions.
-    return importlib.import_module(f".{module}", __package__).keras
+def loaded_modules() -> list[Any]:
+    """The module here for each imported Keras."""
+    return [module_of(package) for package in MODULES if package in sys.modules]
 
 
-def _loaded_kerases() -> list[Any]:
-    return [_keras_of(module) for module in loaded_modules()]
+def require_tensorflow(keras: Any, api: str) -> None:
+    """Raises RuntimeError if Keras uses another backend than TensorFlow."""
+    if keras.backend.backend() != "tensorflow":
+        raise RuntimeError(
+            f"{api}: the backend of Keras must be 'tensorflow', got {keras.backend.backend()!r}. Set "
+            "KERAS_BACKEND=tensorflow in the environment before Keras is imported."
+        )
 
 
 def decoration_of(function: Callable[..., Any]) -> Any:
@@ -60,32 +65,31 @@ def function_config(function: Callable[..., Any]) -> dict[str, Any]:
 
     For a function of TensorFlow or Keras, decorated or not, also the recipe that makes it again.
     """
-    python_name = function.__name__
-    names = [keras.saving.get_registered_name(function) for keras in _loaded_kerases()]
-    name = next((name for name in names if name != python_name), python_name)
-    if name != python_name:
-        return {"function": name}
+    name = function.__name__
+    for module in loaded_modules():
+        registered_name = module.keras.saving.get_registered_name(function)
+        if registered_name != name:
+            return {"function": registered_name}
     decoration = decoration_of(function)
     inside = decoration.function if decoration else function
     package, public_name = _public_name(inside)
-    options = decoration.options if decoration else None
-    if public_name and (inside is function or options is not None):
-        decorator = {} if inside is function else {"decorator": api_of(function), "options": options}
-        of_keras = {} if package == "tf" else {"package": package}
-        return {"function": name, "recipe": {"of": public_name, **of_keras, **decorator}}
-    if public_name:
-        inside_name = f"{package}.{public_name}"
+    if not public_name:
+        if not name.isidentifier():
+            raise ValueError(
+                f"tf_cg_ops: Keras saves functions by their names, so they must be made with def, got {name!r}. "
+                "Decorate a named function, and register it with @keras.saving.register_keras_serializable() on top."
+            )
+        return {"function": name}
+    recipe = {"of": public_name} if package == "tf" else {"of": public_name, "package": package}
+    if decoration and decoration.options is None:
         raise ValueError(
-            f"{api_of(function)}: Keras could not find this decorated {inside_name} again to load it. Call "
-            f"{inside_name} in a function of your own, decorate that, and register it with "
+            f"{decoration.api}: Keras could not find this decorated {package}.{public_name} again to load it. Call "
+            f"{package}.{public_name} in a function of your own, decorate that, and register it with "
             "@keras.saving.register_keras_serializable() on top."
         )
-    if not python_name.isidentifier():
-        raise ValueError(
-            f"tf_cg_ops: Keras saves functions by their names, so they must be made with def, got {name!r}. Decorate a "
-            "named function, and register it with @keras.saving.register_keras_serializable() on top."
-        )
-    return {"function": name}
+    if decoration:
+        recipe |= {"decorator": decoration.api, "options": decoration.options}
+    return {"function": name, "recipe": recipe}
 
 
 def argument_config(value: Any) -> Any:
@@ -95,17 +99,18 @@ def argument_config(value: Any) -> Any:
 
 def argument_from_config(config: Any) -> Any:
     """The inverse of `argument_config`."""
-    return function_from_config(config) if isinstance(config, dict) else config
+    return function_from_config(config) if isinstance(config, dict) and "function" in config else config
 
 
 def _public_name(function: Any) -> tuple[str, str]:
     """The package and the name in it, such as ("tf", "math.round"); empty if neither TensorFlow nor Keras has it."""
     name = getattr(function, "__name__", "")
-    packages = {"tf": tf} | {package: _keras_of(MODULES[package]) for package in MODULES if package in sys.modules}
-    for package, root in packages.items():
-        for module in ("", "math", "nn") if root is tf else ("activations", "ops"):
-            if getattr(getattr(root, module, None) if module else root, name, None) is function:
-                return package, f"{module}.{name}".removeprefix(".")
+    places = [("tf", tf, module) for module in ("", "math.", "nn.")]
+    places += [(m.keras.__name__, m.keras, module) for m in loaded_modules() for module in ("activations.", "ops.")]
+    for package, root, module in places:
+        holder = getattr(root, module[:-1], None) if module else root
+        if getattr(holder, name, None) is function:
+            return package, module + name
     return "", ""
 
 
@@ -113,18 +118,18 @@ def function_from_config(config: dict[str, Any]) -> Callable[..., Any]:
     """The inverse of `function_config`. It looks among the registered functions and `custom_objects`."""
     name, recipe = config["function"], config.get("recipe")
     if recipe:
-        function: Any = _keras_of(MODULES[recipe["package"]]) if "package" in recipe else tf
+        function: Any = module_of(recipe["package"]).keras if "package" in recipe else tf
         for part in recipe["of"].split("."):
             function = getattr(function, part)
         return makers[recipe["decorator"]](function, **recipe["options"]) if "decorator" in recipe else function
     if callable(name):  # For H5 files, Keras 2 has already replaced the name by the function.
         return name
-    for keras in _loaded_kerases():
-        function = keras.saving.get_registered_object(name)
-        if function is not None:
-            return function
-    raise ValueError(
-        f"tf_cg_ops: a function must be registered with Keras before its model is loaded, got {name!r}. Run the code "
-        "that decorates it with @keras.saving.register_keras_serializable() first, or pass "
-        f"custom_objects={{{name!r}: the function}}."
-    )
+    found = (module.keras.saving.get_registered_object(name) for module in loaded_modules())
+    function = next(filter(None, found), None)
+    if function is None:
+        raise ValueError(
+            f"tf_cg_ops: a function must be registered with Keras before its model is loaded, got {name!r}. Run the "
+            "code that decorates it with @keras.saving.register_keras_serializable() first, or pass "
+            f"custom_objects={{{name!r}: the function}}."
+        )
+    return function

@@ -27,7 +27,16 @@ def recompute(
     """
     if keras_internal.is_stateless():  # Updated variables are Tensors there, and could not leave a trace.
         return function(*args, **kwargs)
-    call = _LayerCall(function, owner)
+
+    def call(masks: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """The call as a function of Tensors, masks included."""
+        _set_masks((args, kwargs), masks)
+        with _losses_taken_from(owner) as losses:
+            outputs = function(*args, **kwargs)
+        return outputs, _masks_of(outputs), losses
+
+    layer = function.__self__ if isinstance(function, types.MethodType) else function
+    call.__qualname__ = getattr(layer, "name", None) or text.name_of(function)
     arguments = (_masks_of((args, kwargs)), args, kwargs)
     wording = without_gradient_function(api)
     outputs, masks, losses = recompute_grad.call_with_recomputation(wording, keep, call, arguments, {})
@@ -37,24 +46,6 @@ def recompute(
         for key, tensors in losses.items():
             lists[key].extend(tensors)
     return outputs
-
-
-class _LayerCall:
-    """The call as a function of Tensors, masks included."""
-
-    def __init__(self, function: Callable[..., Any], owner: Any) -> None:
-        layer = function.__self__ if isinstance(function, types.MethodType) else function
-        self.__qualname__ = getattr(layer, "name", None) or text.name_of(function)
-        self._function = function
-        self._owner = owner
-
-    def __call__(
-        self, masks: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> tuple[Any, list[Any], dict[str, list[tf.Tensor]]]:
-        _set_masks((args, kwargs), masks)
-        with _losses_taken_from(self._owner) as losses:
-            outputs = self._function(*args, **kwargs)
-        return outputs, _masks_of(outputs), losses
 
 
 def _masks_of(structure: Any) -> list[Any]:

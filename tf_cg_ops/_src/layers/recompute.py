@@ -1,4 +1,4 @@
-"""The code of the layer `Recompute`, from which `keras3.py` and `keras2.py` make the classes for each Keras."""
+"""The layer `Recompute`, as mixins: `layers_of` makes the classes of each Keras."""
 
 from __future__ import annotations
 
@@ -87,7 +87,6 @@ class Recompute:
 
     keras: Any  # The package.
     layer: Layer
-    build: Callable[..., Any]
 
     call = _CallOfTheLayer()
 
@@ -133,6 +132,45 @@ class Recompute:
         """Makes the layer from its configuration."""
         keep = argument_from_config(config.get("keep", ()))
         return super().from_config({**config, "keep": keep}, custom_objects)  # type: ignore[misc]
+
+
+class _OfKeras3(Recompute):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Builds the layer first, if that needs more than the shape of the first argument."""
+        if not self.layer.built:
+            parameters = inspect.signature(self.layer.build).parameters
+            if keras_internal.has_default_build(self.layer):  # Then a call builds it.
+                self.compute_output_spec(*args, **kwargs)
+            elif len(parameters) > 1:  # Named as Keras names them.
+                arguments = self._signature.bind(*args, **kwargs).arguments
+                shapes = {f"{n}_shape": self.keras.tree.map_structure(_shape, arguments[n]) for n in arguments}
+                self.layer.build(**{name: shapes[name] for name in parameters if name in shapes})
+        return super().__call__(*args, **kwargs)  # type: ignore[misc]
+
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns KerasTensors with the shapes and dtypes of the outputs."""
+        return self.keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+
+class _OfKeras2(Recompute):
+    def build(self, input_shape: Any = None) -> None:
+        """Builds the layer, except a model in a replica of a strategy, which its first call builds.
+
+        The `build` of a model calls it in another graph, where replicas cannot be merged.
+        """
+        is_replica = tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
+        if is_replica and isinstance(self.layer, self.keras.Model):
+            self.keras.layers.Layer.build(self, input_shape)
+        else:
+            super().build(input_shape)  # type: ignore[misc]
+
+
+keras_internal.has_mask_of_call(_OfKeras2)
+MIXINS = {"keras": _OfKeras3, "tf_keras": _OfKeras2}
+
+
+def _shape(leaf: Any) -> tuple[int | None, ...] | None:
+    return tuple(leaf.shape) if hasattr(leaf, "shape") else None
 
 
 def _describe(value: Any) -> str:

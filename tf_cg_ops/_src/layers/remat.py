@@ -1,14 +1,13 @@
 """Makes `keras.RematScope` and `keras.remat` of Keras 3 use `recompute_grad`."""
 
 import contextlib
-import importlib
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
-from tf_cg_ops._src.keras import keras_internal
+from tf_cg_ops._src.keras import keras_internal, registration
 from tf_cg_ops._src.layers import layer_call
 from tf_cg_ops._src.memory import recompute_grad
 
@@ -97,13 +96,11 @@ def disable_remat() -> None:
 
 def _core_of_keras(name: str) -> Any:
     """The module of Keras 3 with the function that recomputes."""
-    keras3 = importlib.import_module("tf_cg_ops._src.keras.keras3")
-    keras3.require_tensorflow(f"layers.{name}")
+    keras = registration.module_of("keras").keras
+    registration.require_tensorflow(keras, f"layers.{name}")
     core = keras_internal.core_of_tensorflow_backend()
     if not callable(getattr(core, "remat", None)):
-        raise RuntimeError(
-            f"layers.{name}: Keras must be 3.9 or later, got {keras3.keras.__version__}. Use layers.Recompute."
-        )
+        raise RuntimeError(f"layers.{name}: Keras must be 3.9 or later, got {keras.__version__}. Use layers.Recompute.")
     return core
 
 

@@ -1,7 +1,6 @@
 """The argument `loss_scale`: what the loss of mixed precision is multiplied by, read when a value is computed."""
 
 import dataclasses
-import importlib
 from typing import Any
 
 import numpy as np
@@ -38,9 +37,8 @@ def read(api: str, value: Any) -> LossScale | None:
         value = value()
     can_shrink = not isinstance(value, (int, float, np.number))
     for module in registration.loaded_modules():
-        keras = importlib.import_module(f"tf_cg_ops._src.keras.{module}")
-        if isinstance(value, keras.keras.mixed_precision.LossScaleOptimizer):
-            value, can_shrink = keras.loss_scale_of(value)
+        if isinstance(value, module.keras.mixed_precision.LossScaleOptimizer):
+            value, can_shrink = module.loss_scale_of(value)
     try:
         scale = convert.to_real(api, "loss_scale", value, tf.float64)
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""The code of the Keras layers, from which `keras3.py` and `keras2.py` make the classes for each Keras."""
+"""The layers that apply a function of this library, as mixins: `layers_of` makes the classes of each Keras."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import text
-from tf_cg_ops._src.core.convert import to_axis, to_real, to_stopped
+from tf_cg_ops._src.core.convert import to_axis, to_bool, to_real
 from tf_cg_ops._src.core.types import Axis, Structure, TensorLike
 from tf_cg_ops._src.embed_gradient.api import embed
-from tf_cg_ops._src.keras.registration import argument_config, argument_from_config
+from tf_cg_ops._src.keras.registration import argument_from_config, function_config
 from tf_cg_ops._src.ready_made import loss_scale as loss_scales
 from tf_cg_ops._src.ready_made.clip import clipped, only_limit, to_limit
 from tf_cg_ops._src.ready_made.scale import scaled
@@ -24,61 +24,45 @@ _Base: Any = object  # In each class, a Keras layer follows it.
 
 
 class _Layer(_Base):
-    """The base of all layers: passes masks through, and holds a factor or limit that can change without retracing."""
+    """The base of all layers: passes masks through, and saves its arguments."""
 
     _api: str  # The name of the layer in messages.
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, arguments: dict[str, Any], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
-        self._parameter: Any = None  # A weight of the layer, a Variable or a Tensor.
-        self._initial_value: Any = None  # What the weight starts with.
+        loss_scale = arguments.get("loss_scale")
+        if not callable(loss_scale):  # The function may need a model that you make later.
+            loss_scales.read(self._api, loss_scale)
+        # A function, because Keras would wrap a list, and track an optimizer or a Variable and save it with the layer.
+        self._arguments = lambda: arguments
 
-    def _set_parameter(self, name: str, value: Any) -> None:
-        """Turns a number or an array into a weight; keeps a Variable or a Tensor as it is."""
-        if getattr(value, "trainable", False):
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments of the layer."""
+        return super().get_config() | {name: self._saved(name, value) for name, value in self._arguments().items()}
+
+    def _saved(self, name: str, value: Any) -> Any:
+        """What Keras saves for an argument: numbers, or a name."""
+        if callable(value):
+            return function_config(value)
+        if name == "loss_scale" and not (value is None or isinstance(value, (int, float, np.number))):
             raise ValueError(
-                f"{self._api}: {name} must be a number or a Variable that is not trainable, got a trainable one, "
-                "which would have no gradient. Make it with trainable=False."
+                f"{self._api}: loss_scale must be a number or a function to be saved, got {text.describe(value)}. "
+                "Pass a function that returns it, registered with @keras.saving.register_keras_serializable()."
             )
-        static_value = None if hasattr(value, "assign") else tf.get_static_value(tf.convert_to_tensor(value))
-        if static_value is None:
-            self._parameter = value
-            return
-        # For a Python number, `static_value` would be rounded to float32.
-        initial_value = np.asarray(static_value if tf.is_tensor(value) else value, np.float64)
-        self._initial_value = initial_value.tolist()
-        is_keras3 = "autocast" in inspect.signature(self.add_weight).parameters
-        self._parameter = self.add_weight(
-            name=name,
-            shape=initial_value.shape,
-            initializer=lambda shape, dtype=None, **_: tf.constant(initial_value, dtype),
-            trainable=False,
-            # Otherwise mixed precision casts the weight to 16 bits, where a large limit becomes infinite.
-            **{"autocast" if is_keras3 else "experimental_autocast": False},
-        )
+        if tf.is_tensor(value) or hasattr(value, "assign"):
+            value = tf.get_static_value(tf.convert_to_tensor(value))
+            if value is None:
+                raise ValueError(
+                    f"{self._api}: {name} must be a number or a Variable to be saved, got a Tensor of a graph. Pass "
+                    "the Tensor with each call, or assign its value to a Variable."
+                )
+        return np.asarray(value).tolist()
 
-    def _parameter_config(self, name: str) -> Any:
-        """The parameter as numbers. For a weight: its initial value, because its value is saved with the weights."""
-        if self._initial_value is not None:
-            return self._initial_value
-        static_value = tf.get_static_value(tf.convert_to_tensor(self._parameter))
-        if static_value is None:
-            raise ValueError(
-                f"{self._api}: {name} must be a number or a Variable to be saved, got a Tensor of a graph. Pass the "
-                "Tensor with each call, or assign its value to a Variable."
-            )
-        return static_value.tolist()
-
-    def save_own_variables(self, store: Any) -> None:
-        """Saves the value of the weight or Variable. The layer that loads it has a weight."""
-        if hasattr(self._parameter, "assign"):
-            store["0"] = np.asarray(tf.convert_to_tensor(self._parameter))
-
-    def load_own_variables(self, store: Any) -> None:
-        """Assigns the saved number."""
-        if hasattr(self._parameter, "assign") and "0" in store:
-            self._parameter.assign(np.asarray(store["0"]))
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        """Makes the layer from its configuration."""
+        return super().from_config({name: argument_from_config(value) for name, value in config.items()})
 
     def compute_output_shape(self, inputs_shape: Any) -> Any:
         """Returns the shape of the inputs."""
@@ -115,9 +99,8 @@ class EmbedGradient(_Layer):
     _api = "layers.EmbedGradient"
 
     def __init__(self, *, axis: Axis = (), fx_gx_manually_stopped: bool = False, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._axis = to_axis(self._api, axis)
-        self._manually_stopped = to_stopped(self._api, fx_gx_manually_stopped)
+        stopped = to_bool(self._api, "fx_gx_manually_stopped", fx_gx_manually_stopped)
+        super().__init__({"axis": to_axis(self._api, axis), "fx_gx_manually_stopped": stopped}, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Refuses several arguments with a better message than Keras's."""
@@ -127,67 +110,88 @@ class EmbedGradient(_Layer):
 
     def call(self, inputs: Sequence[Structure]) -> tf.Tensor:
         """Returns `fx` with its derivative."""
-        if not isinstance(inputs, (list, tuple)) or len(inputs) != 3:
-            raise _not_three_inputs(len(inputs) if isinstance(inputs, (list, tuple)) else None)
-        fx, gx, x = inputs
-        return embed(self._api, fx, gx, x, self._axis, self._manually_stopped)
+        return embed(self._api, *_three(inputs), **self._arguments())
 
     def compute_output_shape(self, inputs_shape: Any) -> Any:
         """Returns the shape of `fx`."""
-        is_one_shape = not isinstance(inputs_shape, (list, tuple)) or any(
-            size is None or isinstance(size, int) for size in inputs_shape
+        return _three(inputs_shape)[0]
+
+
+def _three(inputs: Any) -> Sequence[Any]:
+    """The inputs `[fx, gx, x]`, or their shapes; TypeError or ValueError for something else."""
+    is_list = isinstance(inputs, (list, tuple)) and not all(size is None or isinstance(size, int) for size in inputs)
+    if not is_list or len(inputs) != 3:
+        got = f"a list of {len(inputs)}" if is_list else "a single input"
+        raise (ValueError if is_list else TypeError)(
+            f"layers.EmbedGradient: the inputs must be a list [fx, gx, x], got {got}. For several x, write "
+            "[fx, [gx1, gx2], [x1, x2]]."
         )
-        if is_one_shape or len(inputs_shape) != 3:
-            raise _not_three_inputs(None if is_one_shape else len(inputs_shape))
-        return inputs_shape[0]
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the arguments of the layer."""
-        return super().get_config() | {"axis": self._axis, "fx_gx_manually_stopped": self._manually_stopped}
+    return inputs
 
 
-def _not_three_inputs(number: int | None) -> Exception:
-    """The error for a list of this length, or for something else than a list."""
-    got = "a single input" if number is None else f"a list of {number}"
-    message = (
-        f"layers.EmbedGradient: the inputs must be a list [fx, gx, x], got {got}. For several x, write "
-        "[fx, [gx1, gx2], [x1, x2]]."
-    )
-    return TypeError(message) if number is None else ValueError(message)
+class _WithNumber(_Layer):
+    """The base of the layers with a factor or limit that can change without retracing."""
+
+    _number: Any  # A weight of the layer, a Variable or a Tensor.
+
+    def _set_number(self, name: str, value: Any) -> None:
+        """Turns a number or an array into a weight; keeps a Variable or a Tensor as it is."""
+        if getattr(value, "trainable", False):
+            raise ValueError(
+                f"{self._api}: {name} must be a number or a Variable that is not trainable, got a trainable one, "
+                "which would have no gradient. Make it with trainable=False."
+            )
+        self._number = value
+        static_value = None if hasattr(value, "assign") else tf.get_static_value(tf.convert_to_tensor(value))
+        if static_value is None:
+            return
+        # For a Python number, `static_value` would be rounded to float32.
+        start = np.asarray(static_value if tf.is_tensor(value) else value, np.float64)
+        self._arguments()[name] = start.tolist()  # A file has its present value among the weights.
+        is_keras3 = "autocast" in inspect.signature(self.add_weight).parameters
+        self._number = self.add_weight(
+            name=name,
+            shape=start.shape,
+            initializer=lambda shape, dtype=None, **_: tf.constant(start, dtype),
+            trainable=False,
+            # Otherwise mixed precision casts the weight to 16 bits, where a large limit becomes infinite.
+            **{"autocast" if is_keras3 else "experimental_autocast": False},
+        )
+
+    def save_own_variables(self, store: Any) -> None:
+        """Saves the value of the weight or Variable. The layer that loads it has a weight."""
+        if hasattr(self._number, "assign"):
+            store["0"] = np.asarray(tf.convert_to_tensor(self._number))
+
+    def load_own_variables(self, store: Any) -> None:
+        """Assigns the saved number."""
+        if hasattr(self._number, "assign") and "0" in store:
+            self._number.assign(np.asarray(store["0"]))
 
 
-class _GradientFactor(_Layer):
+class _GradientFactor(_WithNumber):
     """The base of the layers that multiply the gradient by a factor."""
 
     _reverse: bool
 
     def __init__(self, factor: TensorLike, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        super().__init__({"factor": factor}, **kwargs)
         to_real(self._api, "factor", factor, tf.float32)
-        self._set_parameter("factor", factor)
+        self._set_number("factor", factor)
 
     def call(self, inputs: TensorLike, factor: TensorLike = None) -> tf.Tensor:
         """Returns the input."""
-        return scaled(self._api, inputs, self._parameter if factor is None else factor, self._reverse)
-
-    # Keras passes the shape of each Tensor argument by name.
-    def compute_output_shape(self, inputs_shape: Any, factor_shape: Any = None) -> Any:
-        """Returns the shape of the inputs."""
-        return inputs_shape
+        return scaled(self._api, inputs, self._number if factor is None else factor, self._reverse)
 
     @property
     def factor(self) -> TensorLike:
         """The weight, Variable or Tensor that holds the factor. An assigned number takes effect at once."""
-        return self._parameter
+        return self._number
 
     @factor.setter
     def factor(self, value: TensorLike) -> None:
         to_real(self._api, "factor", value, tf.float32)
-        self._parameter.assign(value)
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the arguments of the layer."""
-        return super().get_config() | {"factor": self._parameter_config("factor")}
+        self._number.assign(value)
 
 
 class GradientReversal(_GradientFactor):
@@ -223,8 +227,7 @@ class GradientReversal(_GradientFactor):
     Source: Ganin and Lempitsky, "Unsupervised domain adaptation by backpropagation" (2015), arXiv:1409.7495.
     """
 
-    _api = "layers.GradientReversal"
-    _reverse = True
+    _api, _reverse = "layers.GradientReversal", True
 
     def __init__(self, factor: TensorLike = 1.0, **kwargs: Any) -> None:
         super().__init__(factor, **kwargs)
@@ -254,43 +257,14 @@ class GradientScale(_GradientFactor):
       factor: Replaces the layer's factor in this call: a number or a Tensor, for example from a schedule.
     """
 
-    _api = "layers.GradientScale"
-    _reverse = False
+    _api, _reverse = "layers.GradientScale", False
 
     # So that Python's message for a missing factor names this class.
     def __init__(self, factor: TensorLike, **kwargs: Any) -> None:
         super().__init__(factor, **kwargs)
 
 
-class _UnderLossScaling(_Layer):
-    """The base of the layers that need to know the loss scale of mixed precision."""
-
-    def __init__(self, loss_scale: Any, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        if not callable(loss_scale):  # The function may need a model that you make later.
-            loss_scales.read(self._api, loss_scale)
-        # A function, because Keras would track an optimizer or a Variable, and save it with the layer.
-        self._loss_scale = lambda: loss_scale
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the arguments of the layer."""
-        loss_scale = self._loss_scale()
-        if isinstance(loss_scale, (int, float, np.number)):
-            loss_scale = float(loss_scale)
-        elif not (loss_scale is None or callable(loss_scale)):
-            raise ValueError(
-                f"{self._api}: loss_scale must be a number or a function to be saved, got {text.describe(loss_scale)}. "
-                "Pass a function that returns it, registered with @keras.saving.register_keras_serializable()."
-            )
-        return super().get_config() | {"loss_scale": argument_config(loss_scale)}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
-        """Makes the layer from its configuration."""
-        return cls(**config | {"loss_scale": argument_from_config(config.get("loss_scale"))})
-
-
-class GradientClip(_UnderLossScaling):
+class GradientClip(_WithNumber):
     """Returns its input, with the gradient clipped by value, by norm or by global norm.
 
     >>> import tensorflow as tf
@@ -340,36 +314,29 @@ class GradientClip(_UnderLossScaling):
         loss_scale: Any = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(loss_scale, **kwargs)
-        # "value", "norm" or "global_norm".
-        self._limit_argument, limit = only_limit(self._api, value, norm, global_norm, axis)
-        to_limit(self._api, self._limit_argument, limit)
-        self._axis = list(axis) if isinstance(axis, (list, tuple, range)) else axis
-        self._set_parameter("limit", limit)
+        name, limit = only_limit(self._api, value, norm, global_norm, axis)
+        super().__init__({name: limit, "axis": axis, "loss_scale": loss_scale}, **kwargs)
+        to_limit(self._api, name, limit)
+        self._mode = name
+        self._set_number(name, limit)
 
     @property
     def limit(self) -> TensorLike:
         """The weight, Variable or Tensor that holds the limit. An assigned number takes effect at once."""
-        return self._parameter
+        return self._number
 
     @limit.setter
     def limit(self, value: TensorLike) -> None:
-        to_limit(self._api, self._limit_argument, value)
-        self._parameter.assign(value)
+        to_limit(self._api, self._mode, value)
+        self._number.assign(value)
 
     def call(self, inputs: Structure) -> Structure:
         """Returns the inputs."""
-        return clipped(
-            self._api, inputs, self._limit_argument, self._parameter, self._axis, loss_scale=self._loss_scale()
-        )
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the arguments of the layer."""
-        limit = self._parameter_config(self._limit_argument)
-        return super().get_config() | {self._limit_argument: limit, "axis": self._axis}
+        arguments = self._arguments()
+        return clipped(self._api, inputs, self._mode, self._number, arguments["axis"], arguments["loss_scale"])
 
 
-class WatchGradient(_UnderLossScaling):
+class WatchGradient(_Layer):
     """Returns its inputs, and prints, checks or records their gradient.
 
     >>> import tensorflow as tf
@@ -412,25 +379,13 @@ class WatchGradient(_UnderLossScaling):
         loss_scale: Any = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(loss_scale, **kwargs)
-        check_arguments(self._api, self.name, check_numerics, print, call)
-        self._check_numerics, self._print = check_numerics, print
-        self._record = call
+        options = {"check_numerics": check_numerics, "print": print, "call": call}
+        super().__init__(options | {"loss_scale": loss_scale}, **kwargs)
+        check_arguments(self._api, self.name, *options.values())
 
     def call(self, inputs: Structure) -> Structure:
         """Returns the inputs."""
-        options = (self._check_numerics, self._print, self._record)
-        return watched(self._api, inputs, self.name, *options, loss_scale=self._loss_scale())
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the arguments of the layer."""
-        options = {"check_numerics": self._check_numerics, "print": self._print}
-        return super().get_config() | options | {"call": argument_config(self._record)}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
-        """Makes the layer from its configuration."""
-        return super().from_config(config | {"call": argument_from_config(config["call"])})
+        return watched(self._api, inputs, self.name, *self._arguments().values())
 
 
 # Keras can save these names, but not the functions.
@@ -484,33 +439,15 @@ class StraightThrough(_Layer):
         derivative: Callable[[tf.Tensor], TensorLike] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        options = {"surrogate": surrogate, "slope": slope, "derivative": derivative}
+        super().__init__({"f": f} | options, **kwargs)
         if isinstance(f, str) and f not in _FUNCTIONS:
             advice = f"That is a surrogate: surrogate={f!r}." if f in DERIVATIVES else "Pass the function itself."
             raise ValueError(
                 f"{self._api}: f must be one of {text.quoted(_FUNCTIONS)}, or a function, got {f!r}. {advice}"
             )
-        applied = _FUNCTIONS[f] if isinstance(f, str) else f
-        self._apply = with_surrogate(self._api, applied, surrogate, slope, derivative)
-        self._f, self._surrogate, self._derivative, self._slope = f, surrogate, derivative, float(slope)
+        self._apply = with_surrogate(self._api, _FUNCTIONS[f] if isinstance(f, str) else f, **options)
 
     def call(self, inputs: TensorLike) -> tf.Tensor:
         """Applies the function."""
         return self._apply(inputs)
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the arguments of the layer."""
-        names = {id(function): name for name, function in _FUNCTIONS.items()}
-        functions = {
-            "f": names.get(id(self._f), self._f),
-            "surrogate": self._surrogate,
-            "derivative": self._derivative,
-        }
-        saved = {key: argument_config(value) for key, value in functions.items()}
-        return super().get_config() | saved | {"slope": self._slope}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
-        """Makes the layer from its configuration."""
-        functions = ("f", "surrogate", "derivative")
-        return cls(**config | {key: argument_from_config(config[key]) for key in functions})

@@ -1,0 +1,61 @@
+"""What a saved rule costs: TFP's special functions, with `cg.custom_gradient` instead of `tf.custom_gradient`."""
+
+import functools
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from ..harness.measurement import Case, Samplers, Settings
+from ..harness.names import DECORATOR, ONE_ORDER, TF
+from ..harness.samplers import Number, Sampler, Timed
+from ..harness.workers import Worker
+
+_FUNCTIONS = {"betaincinv": 3, "betainc": 3, "bessel_ive": 2, "erfcx": 1, "dawsn": 1, "igammainv": 2, "lambertw": 1}
+_DECORATORS = {DECORATOR: 2, ONE_ORDER: 1, TF: 0}
+
+
+def in_worker(saved_orders: int) -> dict[str, Sampler]:
+    """The nodes and the time of each function's trace. TFP decorates in each call, with what it finds in TensorFlow."""
+    from tensorflow_probability import math
+
+    if saved_orders:
+        import tf_cg_ops as cg
+
+        tf.compat.v2.custom_gradient = functools.partial(cg.custom_gradient, saved_orders=saved_orders)
+    samplers: dict[str, Sampler] = {}
+    for name, arguments in _FUNCTIONS.items():
+        trace = functools.partial(_trace, getattr(math, name), arguments)
+        samplers[f"nodes, {name}"] = Number(functools.partial(_nodes, trace))
+        samplers[f"time, {name}"] = Timed(trace)
+    return samplers
+
+
+def _trace(function: Callable[..., tf.Tensor], arguments: int) -> tf.types.experimental.ConcreteFunction:
+    specs = [tf.TensorSpec([2], tf.float32)] * arguments
+    return tf.function(lambda *x: function(*x), autograph=False).get_concrete_function(*specs)
+
+
+def _nodes(trace: Callable[[], tf.types.experimental.ConcreteFunction]) -> int:
+    graph = trace().graph.as_graph_def()
+    return len(graph.node) + sum(len(function.node_def) for function in graph.library.function)
+
+
+@functools.cache
+def _built() -> dict[str, Samplers]:
+    """The samplers of a process for each decorator."""
+    return {name: Worker().build(f"{__name__}:in_worker", saved_orders=orders) for name, orders in _DECORATORS.items()}
+
+
+def _samplers(case: str) -> Samplers:
+    return {name: samplers[case] for name, samplers in _built().items()}
+
+
+def cases(settings: Settings) -> list[Case]:
+    """The trace of each function without its gradient: its nodes, those of called functions included, and its time."""
+    found = []
+    for name in settings.pick(list(_FUNCTIONS), ["erfcx"]):
+        for kind, unit, rounds in (("nodes", "", 1), ("time", "s", None)):
+            case = f"{kind}, {name}"
+            build = functools.partial(_samplers, case)
+            found.append(Case("special_functions", case, build, (DECORATOR, ONE_ORDER), unit, rounds=rounds))
+    return found
