@@ -18,8 +18,8 @@ _MIXED = {"mixed_float16": (tf.float16, 2.0**-11), "mixed_bfloat16": (tf.bfloat1
 # How many roundoffs a few operations on rounded arguments can lose.
 _TOLERATED_ROUNDINGS = 16.0
 
-# From flat tensors, one for each argument, to flat results.
-_Flat = Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
+# From tensors, one for each argument, to the outputs.
+_Call = Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
 
 
 def run(mode: str, function: Callable[[list[tf.Tensor]], Results], inputs: Sequence[list[tf.Tensor]]) -> list[Results]:
@@ -55,8 +55,10 @@ def wrap(mode: str, function: FlatFunction) -> FlatFunction:
     if mode == "functional" and function.derived_from is not None:
         original, upstream = function.derived_from  # A Keras model cannot contain a tape.
         return wrap(mode, original).gradient_function(upstream)
+    if mode in _BUILT:
+        return dataclasses.replace(function, call=_BUILT[mode](function))
     like = function.call(to_tensors(function.values))
-    return dataclasses.replace(function, call=_WRAPPERS[mode](function.call, like, function))
+    return dataclasses.replace(function, call=functools.partial(_INSIDE[mode], function.call, like))
 
 
 def tolerances_in(mode: str, tolerances: Tolerances, size: float) -> Tolerances:
@@ -67,31 +69,33 @@ def tolerances_in(mode: str, tolerances: Tolerances, size: float) -> Tolerances:
     return Tolerances(tolerances.rtol, max(tolerances.atol, rounding * size))
 
 
-def _while_loop(flat: _Flat, like: Sequence[tf.Tensor], _: FlatFunction) -> _Flat:
-    def loop(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        body = lambda i, *_: (i + 1, *flat(tensors))  # noqa: E731
-        return list(tf.while_loop(lambda i, *_: i < 2, body, (0, *_zeros(like)))[1:])
-
-    return loop
+def _while_loop(call: _Call, like: Sequence[tf.Tensor], tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    body = lambda i, *_: (i + 1, *call(tensors))  # noqa: E731
+    return list(tf.while_loop(lambda i, *_: i < 2, body, (0, *_zeros(like)))[1:])
 
 
-def _cond(flat: _Flat, like: Sequence[tf.Tensor], _: FlatFunction) -> _Flat:
-    def cond(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        is_true = tf.size(tensors[0]) >= 0  # Not known while tracing.
-        return list(tf.nest.flatten(tf.cond(is_true, lambda: flat(tensors), lambda: _zeros(like))))
-
-    return cond
+def _cond(call: _Call, like: Sequence[tf.Tensor], tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    is_true = tf.size(tensors[0]) >= 0  # Not known while tracing.
+    return list(tf.nest.flatten(tf.cond(is_true, lambda: call(tensors), lambda: _zeros(like))))
 
 
 def _zeros(like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     return [tf.zeros(tensor.shape, tensor.dtype) for tensor in like]
 
 
-def _saved_model(flat: _Flat, _: Sequence[tf.Tensor], function: FlatFunction) -> _Flat:
+def _in_precision(
+    dtype: tf.DType, call: _Call, like: Sequence[tf.Tensor], tensors: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """The function gets its real arguments in half precision, as in a layer with that policy."""
+    results = call([t if t.dtype.is_complex else tf.cast(t, dtype) for t in tensors])
+    return [tf.cast(result, tensor.dtype) for result, tensor in zip(results, like, strict=True)]
+
+
+def _saved_model(function: FlatFunction) -> _Call:
     """The function, saved as a SavedModel and loaded again."""
     module = tf.Module()
     specs = [tf.TensorSpec(value.shape, value.dtype) for value in function.values]
-    module.function = tf.function(lambda *tensors: flat(tensors), input_signature=specs)
+    module.function = tf.function(lambda *tensors: function.call(tensors), input_signature=specs)
     module.read = list(module.function.get_concrete_function().graph.variables)
     with tempfile.TemporaryDirectory() as folder:
         tf.saved_model.save(module, folder)
@@ -99,30 +103,19 @@ def _saved_model(flat: _Flat, _: Sequence[tf.Tensor], function: FlatFunction) ->
     return lambda tensors: list(loaded.function(*tensors))
 
 
-def _functional(flat: _Flat, _: Sequence[tf.Tensor], function: FlatFunction) -> _Flat:
+def _functional(function: FlatFunction) -> _Call:
     """A functional Keras 3 model that calls the function with symbolic inputs."""
     import keras  # Not at the top, because importing it is slow and the other modes do not need it.
 
     inputs = [keras.Input(batch_shape=value.shape, dtype=value.dtype.name) for value in function.values]
-    model = keras.Model(inputs, flat(inputs))
+    model = keras.Model(inputs, function.call(inputs))
     return lambda tensors: tf.nest.flatten(model(list(tensors)))
 
 
-def _in_precision(dtype: tf.DType, flat: _Flat, like: Sequence[tf.Tensor], _: FlatFunction) -> _Flat:
-    """The function gets its real arguments in half precision, as in a layer with that policy."""
-
-    def call(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        arguments = [t if t.dtype.is_complex else tf.cast(t, dtype) for t in tensors]
-        return [tf.cast(result, tensor.dtype) for result, tensor in zip(flat(arguments), like, strict=True)]
-
-    return call
-
-
-_WRAPPERS: dict[str, Callable[[_Flat, Sequence[tf.Tensor], FlatFunction], _Flat]] = {
+_INSIDE: dict[str, Callable[..., list[tf.Tensor]]] = {
     "while_loop": _while_loop,
     "cond": _cond,
-    "saved_model": _saved_model,
-    "functional": _functional,
     **{mode: functools.partial(_in_precision, dtype) for mode, (dtype, _) in _MIXED.items()},
 }
-KNOWN_MODES = (*MODES, *_WRAPPERS)
+_BUILT = {"saved_model": _saved_model, "functional": _functional}
+KNOWN_MODES = (*MODES, "while_loop", "cond", *_BUILT, *_MIXED)

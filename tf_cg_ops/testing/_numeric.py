@@ -173,7 +173,7 @@ class NumericDerivatives:
                 part = self._along({argument: one_hot}, float(units[element]), _NEGLIGIBLE * largest)
                 parts.append(dataclasses.replace(part, value=direction * part.value))
                 largest = max(largest, float(part.scale))
-            estimates.append(Estimate(*map(sum, _columns(parts))))
+            estimates.append(Estimate(*(np.sum(column, axis=0) for column in _columns(parts))))
         return Estimate(*map(np.array, _columns(estimates))) if estimates else Estimate(*[np.zeros(0)] * 5)
 
     def directional_derivative(self, argument: int, directions: Arrays) -> list[Estimate]:
