@@ -3,7 +3,6 @@
 import re
 import warnings
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,7 +11,7 @@ import tf_cg_ops as cg
 
 from ..support.modes import RUNS, vjp
 from ..support.processes import run_python
-from ..support.saved_models import gradients_in_every_form
+from ..support.saved_models import gradients_in_every_form, in_a_loop
 from ..support.tensors import pairs
 
 X, DY = np.array([-1.5, 0.5, 2.0]), np.array([1.0, 10.0, -3.0])
@@ -22,12 +21,6 @@ RULES = {"Sigmoid": lambda op, dy: 5.0 * dy}
 
 def sigmoid(x):
     return 1 / (1 + np.exp(-x))
-
-
-def in_a_loop(function):
-    return lambda x: tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, function(x)), (0, x), maximum_iterations=3)[
-        1
-    ]
 
 
 @cg.custom_gradient
@@ -161,13 +154,6 @@ def test_a_function_in_which_no_rule_matches_keeps_its_gradient():
     )
 
 
-def test_a_rule_for_a_loop_leaves_none_for_the_ops_in_it():
-    with pytest.raises(
-        ValueError, match=r"got 'Sin', which only matches ops inside functions .*: 'while' \(1\)\. Pass "
-    ):
-        gradient(cg.override_gradients(in_a_loop(tf.sin), {"Sin": cg.rules.zero, "StatelessWhile": cg.rules.zero}))
-
-
 def test_the_rule_also_counts_in_second_derivatives():
     function = cg.override_gradients(tf.nn.silu, {"Sigmoid": lambda op, dy: dy * op.inputs[0] ** 2}, inside=True)
     x = tf.constant(X)
@@ -185,22 +171,6 @@ def test_one_dict_of_rules_for_several_functions():
         np.testing.assert_allclose(gradient(overridden), DY * slope, rtol=1e-12)
     with pytest.raises(ValueError, match=r"which only matches ops inside functions that have their own gradient"):
         gradient(cg.override_gradients(tf.nn.silu, rules, unmatched="ignore"))
-
-
-def test_the_silus_of_a_keras_model_are_found():
-    model = keras.Sequential([keras.layers.Input([2]), keras.layers.Dense(3, "silu"), keras.layers.Dense(1, "silu")])
-    x = tf.constant([[1.0, -2.0]])
-    with pytest.raises(ValueError, match=r"got 'Sigmoid', which only matches ops inside .*: 'swish_impl' \(2\)\. Pass"):
-        cg.override_gradients(model, {"Sigmoid": cg.rules.zero})(x)
-    overridden = cg.override_gradients(model, {"Sigmoid": cg.rules.zero}, inside=True)
-    (w1, b1, w2, b2) = (np.asarray(weight, np.float64) for weight in model.get_weights())
-    hidden = x.numpy() @ w1 + b1
-    out = hidden * sigmoid(hidden) @ w2 + b2
-    expected = ((3.0 * sigmoid(out)) @ w2.T * sigmoid(hidden)) @ w1.T
-    np.testing.assert_allclose(vjp(lambda: overridden(x), x, tf.constant([[3.0]]))[1], expected, rtol=1e-5)
-
-
-# On disk
 
 
 def saved(folder, functions):

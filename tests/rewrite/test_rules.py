@@ -1,7 +1,5 @@
 """The rules of tf_cg_ops.rules, compared with NumPy."""
 
-import itertools
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -86,34 +84,3 @@ def test_second_derivatives_are_those_of_the_rule():
     np.testing.assert_allclose(dx, 2.0 * DY * np.exp(X))
     # The output in the gradient has the gradient of the rule again.
     np.testing.assert_allclose(outer.gradient(dx, x, output_gradients=tf.constant(X)), 4.0 * X * DY * np.exp(X))
-
-
-def numpy_guided(x, weights, biases, dy):
-    """Guided backpropagation through dense layers with ReLUs between them, in float64."""
-    before = []
-    for weight, bias in zip(weights, biases, strict=True):
-        before.append(x @ weight + bias)
-        x = np.maximum(before[-1], 0.0)
-    for i in reversed(range(len(weights))):
-        if i < len(weights) - 1:
-            dy = np.maximum(dy, 0.0) * (before[i] > 0)
-        dy = dy @ weights[i].T
-    return dy
-
-
-def test_guided_backpropagation_through_a_net_beside_numpy():
-    rng = np.random.default_rng(7)
-    sizes = [8, 32, 16, 4]
-    weights = [rng.normal(size=pair) for pair in itertools.pairwise(sizes)]
-    biases = [rng.normal(size=size) for size in sizes[1:]]
-    x, dy = rng.normal(size=[5, 8]), rng.normal(size=[5, 4])
-
-    @tf.function
-    def net(x):
-        for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-            x = tf.matmul(x, weight) + bias
-            x = x if i == len(weights) - 1 else tf.nn.relu(x)
-        return x
-
-    guided = cg.override_gradients(net, {"Relu": cg.rules.guided})
-    np.testing.assert_allclose(gradient(guided, x, dy), numpy_guided(x, weights, biases, dy), rtol=1e-9)

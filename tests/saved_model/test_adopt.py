@@ -17,8 +17,10 @@ from ..support.saved_models import (
     first_and_second_order,
     gradient,
     gradients_in_every_form,
+    in_a_loop,
     ops_of,
     proto_of,
+    with_modes,
 )
 
 X, DY = np.array([-1.5, 0.5, 2.0]), np.array([1.0, 10.0, -3.0])
@@ -57,13 +59,8 @@ def rows(table, i):
     return tf.gather(table, i), grad
 
 
-def in_a_loop(function, times=2):
-    def run(x):
-        return tf.while_loop(
-            lambda i, x: i < times, lambda i, x: (i + 1, function(x)), (0, x), maximum_iterations=times
-        )[1]
-
-    return run
+def looped(function):
+    return in_a_loop(function, times=2)
 
 
 def scaled_by(c):
@@ -75,12 +72,12 @@ def scaled_by(c):
 
 
 def outside_of_a_loop(x):
-    return in_a_loop(scaled_by(tf.cos(x)))(x)
+    return looped(scaled_by(tf.cos(x)))(x)
 
 
 def through_functions(x):
     scaled = scaled_by(tf.cos(x))
-    return tf.function(lambda x: in_a_loop(tf.function(scaled))(x))(x)
+    return tf.function(lambda x: looped(tf.function(scaled))(x))(x)
 
 
 COS = np.cos(X)
@@ -90,8 +87,8 @@ FUNCTIONS = {
     "residual": (with_residual, 2.0 * DY * np.exp(X), np.exp(X) * DY),
     "twice": (lambda x: steep(steep(x)), 49.0 * DY, None),
     "function": (tf.function(lambda x: 2.0 * steep(x)), 14.0 * DY, None),
-    "loop": (in_a_loop(steep), 49.0 * DY, COS * np.cos(np.sin(X)) * DY),
-    "loop_with_a_residual": (in_a_loop(with_residual), 4.0 * DY * np.exp(X) * np.exp(np.exp(X)), None),
+    "loop": (looped(steep), 49.0 * DY, COS * np.cos(np.sin(X)) * DY),
+    "loop_with_a_residual": (looped(with_residual), 4.0 * DY * np.exp(X) * np.exp(np.exp(X)), None),
     "outside_of_a_loop": (outside_of_a_loop, 9.0 * DY * COS**2, None),
     "through_functions": (through_functions, 9.0 * DY * COS**2, None),
     "cond": (lambda x: tf.cond(x[0] < 0.0, lambda: steep(x), lambda: x), 7.0 * DY, None),
@@ -144,15 +141,7 @@ def gradients(adopted):
     return gradients_in_every_form(adopted[0] / "target", [f"f_{name}" for name in COMPILED], X, DY)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name, marks=[pytest.mark.mode_table(feature="adopt", mode=mode) for mode in MODES_OF.get(name, [])]
-        )
-        for name in FUNCTIONS
-    ],
-)
+@pytest.mark.parametrize("name", with_modes(FUNCTIONS, "adopt", MODES_OF))
 def test_gradients_of_the_file_become_rules(name, gradients):
     assert len(gradients[f"f_{name}"]) == (3 if name in COMPILED else 2)
     for found in gradients[f"f_{name}"]:
@@ -241,7 +230,7 @@ def test_variables_in_gradient_functions(tmp_path):
 
         return x * module.w, grad
 
-    module.f = tf.function(in_a_loop(scaled), input_signature=SPEC)
+    module.f = tf.function(looped(scaled), input_signature=SPEC)
     module.g = tf.function(scaled, input_signature=SPEC)
     tf.saved_model.save(module, tmp_path / "source")
     report = cg.saved_model.adopt(tmp_path / "source", tmp_path / "target")
@@ -316,7 +305,7 @@ COMPLEX = [tf.TensorSpec([2], tf.complex128), tf.TensorSpec([2], tf.int32)]
 # A function, its inputs, and how far its gradients are from automatic differentiation, relative to the largest of them.
 DIFFERENCES = {
     "right": (right, SPEC, 0.0),
-    "right_in_a_loop": (in_a_loop(right), SPEC, 0.0),
+    "right_in_a_loop": (looped(right), SPEC, 0.0),
     "doubled": (doubled, SPEC, 0.5),
     "twice": (lambda x: doubled(doubled(x)), SPEC, 0.75),
     "complex_and_integers": (of_integers, COMPLEX, 0.5),
@@ -340,7 +329,7 @@ def test_the_difference_between_both_gradients(tmp_path):
 
 
 def test_inspect_lists_them(tmp_path):
-    source, target = save(tmp_path, in_a_loop(lambda x: two(x, 2.0 * x)[0]))
+    source, target = save(tmp_path, looped(lambda x: two(x, 2.0 * x)[0]))
     (found,) = cg.saved_model.inspect(source)
     assert (found.kind, found.dtypes, found.shapes) == ("tf.custom_gradient", ("float64",) * 2, ((3,), (3,)))
     assert (found.inputs_with_gradients, found.error) == (1, "")
@@ -351,9 +340,6 @@ def test_inspect_lists_them(tmp_path):
     assert found.error == "the file does not contain the gradient function of this tf.custom_gradient"
     cg.saved_model.adopt(source, target, check=False)
     assert [found.kind for found in cg.saved_model.inspect(target)] == ["custom_gradient"]
-
-
-# Wrong uses
 
 
 NOT_THERE = "must read only tensors that the value reads, too, got another one from outside of the function\\. Pass "
@@ -369,7 +355,7 @@ def test_gradients_that_read_something_from_outside(tmp_path):
         def scaled(y):
             return y + 1.0, lambda dy: dy * c
 
-        return in_a_loop(scaled)(x)
+        return looped(scaled)(x)
 
     source, target = save(tmp_path, function)
     named, _ = save(tmp_path / "named", outside_of_a_loop)

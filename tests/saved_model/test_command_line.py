@@ -18,7 +18,7 @@ import tf_cg_ops_cli
 from tf_cg_ops import _command_line, saved_model
 
 from ..support.processes import run_python
-from ..support.saved_models import contents, gradient, ops_of
+from ..support.saved_models import gradient, ops_of
 
 
 class Model(tf.Module):
@@ -95,6 +95,8 @@ WITHOUT_TENSORFLOW = "sys.modules['tensorflow'] = None"
     "arguments", [["inspect"], ["audit"], ["strip", "target"], ["compare", "other"]], ids=lambda a: a[0]
 )
 def test_a_folder_that_is_not_there_is_noticed_before_tensorflow_is_imported(arguments, tmp_path):
+    result = run(tmp_path, arguments[0], first=WITHOUT_TENSORFLOW)
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
     (tmp_path / "file").touch()
     for path, got in (("missing", "a path that does not exist"), ("file", "a file")):
         command, *rest = arguments
@@ -104,22 +106,6 @@ def test_a_folder_that_is_not_there_is_noticed_before_tensorflow_is_imported(arg
             "",
             f"tf-cg-ops {command}: '{path}' must be a folder that tf.saved_model.save wrote, got {got}.\n",
         )
-
-
-def test_the_version(capsys):
-    with pytest.raises(SystemExit, match="0"):
-        tf_cg_ops_cli.parse(["--version"])
-    assert capsys.readouterr().out == f"tf_cg_ops {cg.__version__}\n"
-
-
-def test_importing_the_package_reads_no_arguments(tmp_path):
-    """In another program, started with -m."""
-    (tmp_path / "other.py").write_text("import sys\nimport tf_cg_ops\nprint(sys.argv[1:])\n")
-    result = run(tmp_path, "--no-such-argument", program="other")
-    assert (result.returncode, result.stdout) == (0, "['--no-such-argument']\n")
-
-
-# Arguments
 
 
 RULE = (
@@ -155,35 +141,72 @@ def test_wrong_use_is_one_line_and_2(arguments, capsys):
     assert (caught.value.code, captured.out) == (2, "")
 
 
-def test_arguments_are_parsed_before_tensorflow_is_imported(tmp_path):
-    """An import would end the process with another status, and a traceback."""
-    code = "import sys\nsys.modules['tensorflow'] = None\nimport tf_cg_ops_cli\nsys.exit(tf_cg_ops_cli.main())\n"
-    command = [sys.executable, "-c", code, "strip", "a"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+@pytest.mark.parametrize("command", ["", "strip", "override", "adopt", "compare", "audit", "inspect", "demo"])
+def test_help_has_an_example_and_the_exit_statuses(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit, match="0"):
+        tf_cg_ops_cli.parse([*command.split(), "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"Example: tf-cg-ops {command} " in text or "COMMAND --help" in text
+    assert "Exit status: 0 on success, 1 on failure, 2 for wrong arguments." in text
 
 
-HELP = {
-    "strip": ["SOURCE", "TARGET", "--no-check", "Example: tf-cg-ops strip"],
-    "inspect": ["PATH", "--json", "Example: tf-cg-ops inspect"],
-    "demo": ["--output FOLDER", "Example: tf-cg-ops demo"],
-    "override": ["SOURCE", "TARGET", "TYPE=RULE", "clip:norm=LIMIT", "Example: tf-cg-ops override"],
-    "adopt": ["SOURCE", "TARGET", "--gradients", "--place NAME=GRADIENT", "Example: tf-cg-ops adopt"],
-    "compare": ["A", "B", "--inputs FILE", "Example: tf-cg-ops compare"],
-    "audit": ["MODEL", "--inputs", "--signature", "--intended", "--html", "Example: tf-cg-ops audit"],
-    "": ["strip", "override", "adopt", "compare", "audit", "inspect", "demo", "COMMAND --help"],
+@tf.custom_gradient
+def tripled(x):
+    return tf.identity(x), lambda dy: 3.0 * dy
+
+
+RELU_OF_EXP, SILU = lambda x: tf.exp(tf.nn.relu(x)), tf.nn.silu
+TRIPLED = lambda x: tripled(tripled(x))  # noqa: E731
+OF_SILU = [0.5, -10.0 / (1.0 + np.exp(-2.0))]
+# A function, a command for a model of it, its new gradient at (0, 2) for the upstream (1, -10), and what is printed.
+COPYING = {
+    "override": (RELU_OF_EXP, "override Relu=pass_through Exp=clip:value=5", [1.0, -5.0], "overridden  1 Exp, 1 Relu"),
+    "override --inside": (
+        SILU,
+        "override Sigmoid=zero Tan=zero --inside --ignore-unmatched",
+        OF_SILU,
+        "overridden  2 Sigmoid",
+    ),
+    "adopt": (
+        TRIPLED,
+        "adopt",
+        [9.0, -90.0],
+        "autodiff  gradients of .f: different by 0.89 of the largest element (input 0)",
+    ),
+    "adopt autodiff": (TRIPLED, "adopt --gradients autodiff", [1.0, -10.0], "/IdentityN_1: autodiff"),
+    "adopt one": (TRIPLED, "adopt --place IdentityN_1=autodiff --no-check", [3.0, -30.0], "/IdentityN: saved"),
+    "adopt a rule": (TRIPLED, "adopt --place IdentityN=zero --no-check", [0.0, 0.0], "/IdentityN: zero"),
+    "adopt both": (
+        TRIPLED,
+        "adopt --gradients autodiff --place IdentityN=pass_through --no-check",
+        [1.0, -10.0],
+        "/IdentityN: pass_through",
+    ),
+    "adopt nothing": (tf.sin, "adopt", [1.0, -10.0 * np.cos(2.0)], "adopted   nothing"),
+    "strip": (
+        lambda x: cg.scale_gradient(x, 2.0),
+        "strip --no-check",
+        [1.0, -10.0],
+        "nothing: the check was turned off",
+    ),
+    "strip nothing": (tf.identity, "strip", [1.0, -10.0], "compared  nothing that could be called"),
 }
 
 
-@pytest.mark.parametrize("command", HELP)
-def test_help_says_everything(command, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
-    with pytest.raises(SystemExit) as caught:
-        tf_cg_ops_cli.parse([*command.split(), "--help"])
-    assert caught.value.code == 0
-    text = " ".join(capsys.readouterr().out.split())
-    exit_statuses = "Exit status: 0 on success, 1 on failure, 2 for wrong arguments."
-    assert not [word for word in [*HELP[command], exit_statuses] if word not in text]
+@pytest.mark.parametrize("case", COPYING)
+def test_a_command_that_writes_a_copy(case, tmp_path, capsys):
+    function, command, expected, line = COPYING[case]
+    module, target = tf.Module(), tmp_path / "target"
+    module.f = tf.function(function, input_signature=[tf.TensorSpec([2])])
+    tf.saved_model.save(module, tmp_path / "source", signatures={})
+    name, *options = command.split()
+    status, out, err = main(capsys, name, tmp_path / "source", target, *options)
+    assert status == 0, err
+    assert line in out
+    assert re.search(rf"^written +{target}$", out, re.M)
+    found = gradient(tf.saved_model.load(target).f, [0.0, 2.0], [1.0, -10.0])
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_compare_with_inputs_from_a_file(model, tmp_path, capsys):
@@ -222,19 +245,6 @@ def test_a_file_without_inputs_is_an_error(model, tmp_path, capsys):
         assert err.endswith(". Write it with numpy.savez.\n")
 
 
-# Output
-
-
-def test_comparisons_that_are_left_out_are_named(model, tmp_path, capsys):
-    status, out, _ = main(capsys, "strip", "--no-check", model, tmp_path / "once")
-    assert status == 0
-    assert "compared  nothing: the check was turned off" in out.splitlines()
-    status, out, _ = main(capsys, "strip", tmp_path / "once", tmp_path / "twice")
-    assert status == 0
-    assert out.splitlines()[::2] == ["replaced  nothing", "compared  nothing that could be called"]
-    assert contents(tmp_path / "twice") == contents(tmp_path / "once")
-
-
 def test_host_functions_and_random_results_are_shown(tmp_path, capsys):
     module = tf.Module()
     module.f = tf.function(
@@ -251,75 +261,6 @@ def test_host_functions_and_random_results_are_shown(tmp_path, capsys):
         attention,
     )
     assert written == f"written    {tmp_path / 'target'}"
-
-
-def test_override(tmp_path, capsys):
-    module = tf.Module()
-    module.f = tf.function(lambda x: tf.exp(tf.nn.relu(x)), input_signature=[tf.TensorSpec([3])])
-    tf.saved_model.save(module, tmp_path / "source")
-    arguments = ["Relu=guided", "Exp=clip:value=5"]
-    status, out, err = main(capsys, "override", tmp_path / "source", tmp_path / "target", *arguments)
-    assert status == 0, err
-    assert out.splitlines() == [
-        "overridden  1 Exp, 1 Relu",
-        "compared    values of serving_default: equal, bit for bit",
-        "compared    values of .f: equal, bit for bit",
-        f"written     {tmp_path / 'target'}",
-    ]
-    loaded = tf.saved_model.load(tmp_path / "target")
-    np.testing.assert_allclose(gradient(loaded.f, [-1.0, 0.5, 3.0], [1.0, -10.0, 1.0]), [0.0, 0.0, 5.0])
-
-
-def test_override_inside_functions_with_their_own_gradient(tmp_path, capsys):
-    module = tf.Module()
-    module.f = tf.function(tf.nn.silu, input_signature=[tf.TensorSpec([2])])
-    tf.saved_model.save(module, tmp_path / "source")
-    arguments = ["override", tmp_path / "source", tmp_path / "target", "Sigmoid=zero", "Tan=zero"]
-    status, _, err = main(capsys, *arguments, "--ignore-unmatched")
-    assert status == 1
-    assert "got 'Sigmoid', which only matches ops inside functions that have their own gradient" in err
-    status, _, err = main(capsys, *arguments, "--inside", "--ignore-unmatched")
-    assert status == 0, err
-    found = gradient(tf.saved_model.load(tmp_path / "target").f, [0.0, 2.0], [1.0, 10.0])
-    np.testing.assert_allclose(found, [0.5, 10.0 / (1.0 + np.exp(-2.0))], rtol=1e-6)
-
-
-def test_adopt(tmp_path, capsys):
-    @tf.custom_gradient
-    def tripled(x):
-        return tf.identity(x), lambda dy: 3.0 * dy
-
-    module = tf.Module()
-    module.f = tf.function(lambda x: tripled(tripled(x)), input_signature=[tf.TensorSpec([2])])
-    source = tmp_path / "source"
-    tf.saved_model.save(module, source, signatures={})
-    for arguments, expected, chosen in (
-        ([], 9.0, ("saved", "saved")),
-        (["--no-check", "--gradients", "autodiff"], 1.0, ("autodiff", "autodiff")),
-        (["--no-check", "--place", "IdentityN_1=autodiff"], 3.0, ("saved", "autodiff")),
-        (["--no-check", "--place", "IdentityN=zero"], 0.0, ("zero", "saved")),
-        (
-            ["--no-check", "--gradients", "autodiff", "--place", "IdentityN=pass_through"],
-            1.0,
-            ("pass_through", "autodiff"),
-        ),
-    ):
-        target = tmp_path / "-".join(["target", *arguments])
-        status, out, err = main(capsys, "adopt", *arguments, source, target)
-        assert status == 0, err
-        dx = gradient(tf.saved_model.load(target).f, [1.0, 2.0], [1.0, -10.0])
-        np.testing.assert_allclose(dx, expected * np.array([1.0, -10.0]))
-        lines = out.splitlines()
-        for line, place, choice in zip(lines, ["IdentityN", "IdentityN_1"], chosen, strict=False):
-            assert re.fullmatch(rf"adopted   __inference_\S*/{place}: {choice}", line)
-        assert lines[-1] == f"written   {target}"
-        assert ("autodiff  gradients of .f: different by 0.89 of the largest element (input 0)" in lines) == (
-            not arguments
-        )
-    source = tmp_path / "target---no-check---gradients-autodiff"
-    _, out, _ = main(capsys, "adopt", source, tmp_path / "again")
-    assert out.splitlines()[:2] == ["adopted   nothing", "compared  nothing that could be called"]
-    assert contents(tmp_path / "again") == contents(source)
 
 
 def test_inspect_shows_a_table_or_json(model, capsys):
@@ -352,9 +293,6 @@ def test_inspect_where_there_is_no_gradient(tmp_path, capsys):
     lines = out.splitlines()
     assert (status, lines[1].endswith("error, see below")) == (0, True)
     assert lines[3].startswith("CustomGradientRule: custom_gradient: the gradient of '<lambda>' is not there, because ")
-
-
-# What stops it
 
 
 def test_an_unexpected_error_is_reported_in_one_line(capsys, monkeypatch):

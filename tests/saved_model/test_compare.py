@@ -183,6 +183,8 @@ def test_a_copy_with_other_values_is_an_error_and_not_written(tmp_path, monkeypa
     with pytest.raises(RuntimeError, match=rf"^saved_model\.strip: {message}\. Nothing was written\. "):
         save_and_strip(module, tmp_path, signatures={})
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
+    report = cg.saved_model.strip(tmp_path / "source", tmp_path / "unchecked", check=False)
+    assert (report.comparisons, (tmp_path / "unchecked").is_dir()) == (None, True)
 
 
 def test_a_call_does_not_change_what_later_calls_give(tmp_path):

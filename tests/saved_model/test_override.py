@@ -15,7 +15,9 @@ from ..support.saved_models import (
     first_and_second_order,
     gradient,
     gradients_in_every_form,
+    in_a_loop,
     proto_of,
+    with_modes,
 )
 
 X, DY = np.array([-1.5, 0.5, 2.0]), np.array([1.0, 10.0, -3.0])
@@ -24,13 +26,6 @@ SPEC = [tf.TensorSpec([3], tf.float64)]
 
 def fivefold(op, dy):
     return 5.0 * dy
-
-
-def in_a_loop(function):
-    def run(x):
-        return tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, function(x)), (0, x), maximum_iterations=3)[1]
-
-    return run
 
 
 def split(x):
@@ -93,15 +88,7 @@ def gradients(overridden):
     return gradients_in_every_form(overridden[0] / "target", compiled, X, DY)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name, marks=[pytest.mark.mode_table(feature="override", mode=mode) for mode in MODES_OF.get(name, [])]
-        )
-        for name in FUNCTIONS
-    ],
-)
+@pytest.mark.parametrize("name", with_modes(FUNCTIONS, "override", MODES_OF))
 def test_gradients_are_those_of_the_rule(name, gradients):
     dx = FUNCTIONS[name][1]
     assert len(gradients[f"f_{name}"]) == (3 if name in COMPILED else 2)
@@ -188,9 +175,6 @@ def test_a_model_of_tensorflow_1(tmp_path):
         values, (dx,) = session.run([[y, z], dx], {x: X})
     np.testing.assert_array_equal(values, [np.sin(X), 2.0 * np.sin(X)])
     np.testing.assert_allclose(dx, 5.0 * 3.0 * DY)
-
-
-# Wrong uses
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import sys
 import sysconfig
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
@@ -91,6 +92,20 @@ def assert_same(actual, expected):
     flat = [tf.nest.flatten(value, expand_composites=True) for value in (actual, expected)]
     for a, e in zip(*flat, strict=True):
         np.testing.assert_array_equal(np.asarray(a), np.asarray(e))
+
+
+def in_a_loop(function, times=3):
+    def run(x):
+        body = lambda i, x: (i + 1, function(x))  # noqa: E731
+        return tf.while_loop(lambda i, x: i < times, body, (0, x), maximum_iterations=times)[1]
+
+    return run
+
+
+def with_modes(names, feature, modes_of):
+    """The names as parameters of a test that fills these rows of the support matrix."""
+    marks = {n: [pytest.mark.mode_table(feature=feature, mode=mode) for mode in modes_of.get(n, [])] for n in names}
+    return [pytest.param(name, marks=marks[name]) for name in names]
 
 
 def gradient(function, x, dy):
