@@ -36,7 +36,6 @@ MORE_TESTS = (
     "files/test_files.py",
     "graph/test_forward_mode.py",
     "keras/test_functional_models.py",
-    "keras/test_jit.py",
     "keras/test_layers.py",
     "packaging/test_tf_internal.py",
     "graph/test_vectorized_map.py",

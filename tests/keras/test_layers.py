@@ -1,4 +1,4 @@
-"""The layers, for Keras 3 and for tf_keras: their values, their gradients, and saving."""
+"""The layers, for Keras 3 and for tf_keras: values, gradients, numbers that change, and saving."""
 
 import copy
 import inspect
@@ -8,65 +8,85 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras
 
 import tf_cg_ops as cg
 
-from ..support.keras_models import DY, KERASES, LAYERS, X, layers_of, register, steep, value_and_gradient
-from ..support.mode_table import fills
-from ..support.modes import vjp
-from ..support.processes import run_python
+from ..support.keras_models import (
+    DY,
+    KERASES,
+    X,
+    halves,
+    layers_of,
+    policy,
+    register,
+    saved_and_loaded,
+    steep,
+    tent,
+    value_and_gradients,
+)
+from ..support.modes import RUNS, vjp
 from ..support.tensors import pairs
 
+LOGISTIC = np.exp(-X) / (1 + np.exp(-X)) ** 2
+ROW_NORMS = np.linalg.norm(DY, axis=-1, keepdims=True)
 
-def assert_close(actual, value, gradient):
-    np.testing.assert_allclose(actual[0], value, rtol=1e-6)
-    if gradient is None:
-        gradient = DY * np.exp(-X) / (1 + np.exp(-X)) ** 2
-    np.testing.assert_allclose(actual[1], gradient, rtol=1e-5)
+
+def shrunk(norm, limit):
+    return DY * np.minimum(1.0, limit / norm)
+
+
+# The layer's constructor, and its value and gradient at X for the upstream DY.
+LAYERS = {
+    "reversal": (lambda m: m.GradientReversal(0.5), X, -0.5 * DY),
+    "reversal by default": (lambda m: m.GradientReversal(), X, -DY),
+    "scale": (lambda m: m.GradientScale(0.25), X, 0.25 * DY),
+    "clip by value": (lambda m: m.GradientClip(value=2.0), X, np.clip(DY, -2, 2)),
+    "clip by norm": (lambda m: m.GradientClip(norm=2.0), X, shrunk(np.linalg.norm(DY), 2.0)),
+    "clip by the norm of rows": (lambda m: m.GradientClip(norm=5.0, axis=[-1]), X, shrunk(ROW_NORMS, 5.0)),
+    "clip by global norm": (lambda m: m.GradientClip(global_norm=2.0), X, shrunk(np.linalg.norm(DY), 2.0)),
+    "sign": (lambda m: m.StraightThrough("sign", "hard_tanh"), np.sign(X), DY * (np.abs(X) <= 1)),
+    "heaviside": (
+        lambda m: m.StraightThrough("heaviside", "fast_sigmoid", slope=2.0),
+        (X > 0).astype(np.float32),
+        DY / (1 + 2 * np.abs(X)) ** 2,
+    ),
+    "a function of TensorFlow": (lambda m: m.StraightThrough(tf.floor), np.floor(X), DY),
+    "functions of one's own": (
+        lambda m: m.StraightThrough(halves, derivative=tent),
+        np.round(2 * X) / 2,
+        DY * np.maximum(1 - np.abs(X), 0),
+    ),
+    "watch": (lambda m: m.WatchGradient(check_numerics=True), X, DY),
+    "a decorated function": (lambda m: m.StraightThrough(steep, "sigmoid"), np.tanh(X), DY * LOGISTIC),
+}
+BOTH = pytest.mark.parametrize(("name", "library"), pairs(LAYERS, KERASES), indirect=["library"])
+
+
+def assert_close(function, value, gradient):
+    found = value_and_gradients(function, dy=DY)
+    np.testing.assert_allclose(found[0], value, rtol=1e-6)
+    np.testing.assert_allclose(found[1], gradient, rtol=1e-5)
 
 
 @pytest.mark.core
 @pytest.mark.mode_table(feature="name", mode="eager")
 @pytest.mark.mode_table(feature="name", mode="traced")
 @pytest.mark.mode_table(feature="name", mode="jit")
-@pytest.mark.parametrize(("name", "library"), pairs(LAYERS, KERASES), indirect=["library"])
-def test_layers_called_by_themselves_and_in_functions(name, library):
-    make, value, gradient = LAYERS[name]
-    layer = make(layers_of(library))
-    assert_close(value_and_gradient(layer), value, gradient)
-    assert_close(value_and_gradient(tf.function(layer)), value, gradient)
-    if name != "watch":  # XLA cannot compile the check.
-        assert_close(value_and_gradient(tf.function(layer, jit_compile=True)), value, gradient)
-
-
-@pytest.mark.core
 @pytest.mark.mode_table(feature="name", mode="functional")
 @pytest.mark.mode_table(feature="name", mode="keras_files")
-@pytest.mark.parametrize("name", LAYERS)
-def test_layers_in_models_that_are_saved_loaded_and_cloned(name, library, tmp_path):
+@BOTH
+def test_layers_in_every_mode_and_in_models_that_are_saved_loaded_and_cloned(name, library, tmp_path):
     make, value, gradient = LAYERS[name]
-    layers = layers_of(library)
+    layer = make(layers_of(library))
+    for mode, run in RUNS.items():
+        if (name, mode) != ("watch", "jit"):  # XLA cannot compile the check.
+            assert_close(run(layer), value, gradient)
     x = library.Input([3])
-    model = library.Model(x, make(layers)(x))
-    model.save(tmp_path / "model.keras")
-    loaded = library.models.load_model(tmp_path / "model.keras")
+    model = library.Model(x, layer(x))
+    loaded = saved_and_loaded(library, model, tmp_path)
     for each in (model, loaded, library.models.clone_model(model)):
-        assert_close(value_and_gradient(each), value, gradient)
-    assert loaded.layers[-1].get_config() == model.layers[-1].get_config()
-
-
-@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file:UserWarning")
-@pytest.mark.parametrize("file", ["saved_model", "model.h5"])
-def test_the_old_formats_of_tf_keras(file, tmp_path):
-    layers = layers_of(tf_keras)
-    makes = [make for make, _, _ in LAYERS.values()]
-    model = tf_keras.Sequential([tf_keras.layers.InputLayer([3]), *(make(layers) for make in makes)])
-    model.save(tmp_path / file)
-    loaded = tf_keras.models.load_model(tmp_path / file)
-    assert [type(layer) for layer in loaded.layers] == [type(layer) for layer in model.layers]
-    for actual, wanted in zip(value_and_gradient(loaded), value_and_gradient(model), strict=True):
-        np.testing.assert_array_equal(actual, wanted)
+        assert_close(each, value, gradient)
+    assert loaded.layers[-1].get_config() == layer.get_config()
 
 
 SUMS, JACOBIAN = DY[:, 0], np.stack([X, 3 * X])
@@ -90,10 +110,9 @@ def test_the_embedding_layer(name, library, tmp_path):
     inputs = [library.Input(batch_shape=array.shape) for array in (fx, gx, X)]
     model = library.Model(inputs, layers_of(library).EmbedGradient(axis=axis)(inputs))
     assert tuple(model.output.shape) == fx.shape
-    model.save(tmp_path / "model.keras")
-    for each in (model, library.models.load_model(tmp_path / "model.keras")):
-        value, gradient = value_and_gradient(
-            lambda x, each=each: each([tf.constant(fx), tf.constant(gx), x]), X, upstream
+    for each in (model, saved_and_loaded(library, model, tmp_path)):
+        value, gradient = value_and_gradients(
+            lambda x, each=each: each([tf.constant(fx), tf.constant(gx), x]), dy=upstream
         )
         np.testing.assert_array_equal(value, fx)
         np.testing.assert_allclose(gradient, expected, rtol=1e-6)
@@ -101,9 +120,7 @@ def test_the_embedding_layer(name, library, tmp_path):
 
 def test_the_embedding_layer_with_lists_and_manual_stopping(library):
     layer = layers_of(library).EmbedGradient(fx_gx_manually_stopped=True)
-    value, gradient = value_and_gradient(lambda x: layer([2.0 * x, [x, 3.0 * x], [x, x]]))
-    np.testing.assert_array_equal(value, 2 * X)
-    np.testing.assert_allclose(gradient, DY * (2 + X + 3 * X), rtol=1e-6)
+    assert_close(lambda x: layer([2.0 * x, [x, 3.0 * x], [x, x]]), 2 * X, DY * (2 + X + 3 * X))
 
 
 def test_clipping_a_structure(library):
@@ -114,14 +131,8 @@ def test_clipping_a_structure(library):
 
 
 def test_masks_pass_through(library):
-    layers = layers_of(library)
-    model = library.Sequential(
-        [
-            library.layers.Masking(),
-            *[make(layers) for name, (make, _, _) in LAYERS.items() if name != "a decorated function"],
-            library.layers.LSTM(2),
-        ]
-    )
+    made = [make(layers_of(library)) for name, (make, _, _) in LAYERS.items() if name != "a decorated function"]
+    model = library.Sequential([library.layers.Masking(), *made, library.layers.LSTM(2)])
     steps = np.ones([1, 4, 3], np.float32)
     steps[0, 2:] = 0
     np.testing.assert_allclose(model(steps), model(steps[:, :2]), rtol=1e-6)
@@ -136,67 +147,20 @@ def test_layers_around_each_step(library):
 
 
 def test_copies_of_layers_and_functions(library):
-    layer = layers_of(library).StraightThrough(tf.round, "hard_tanh")
-    assert_close(value_and_gradient(copy.deepcopy(layer)), np.round(X), DY * (np.abs(X) <= 1))
+    make, value, gradient = LAYERS["sign"]
+    assert_close(copy.deepcopy(make(layers_of(library))), value, gradient)
     assert copy.deepcopy(steep) is steep
 
 
 @pytest.mark.parametrize(
-    ("policy", "library"), [("mixed_float16", "keras"), ("mixed_bfloat16", "tf_keras")], indirect=["library"]
+    ("name", "library"), [("mixed_float16", "keras"), ("mixed_bfloat16", "tf_keras")], indirect=["library"]
 )
-def test_mixed_precision(policy, library):
-    layers = layers_of(library)
-    dtype = policy.removeprefix("mixed_")
-    for make, _, _ in LAYERS.values():
-        layer = make(layers)
-        mixed = type(layer).from_config(layer.get_config() | {"dtype": policy})
-        x = tf.constant(X)
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = mixed(x)
-        assert y.dtype == dtype
-        gradient = tape.gradient(y, x, output_gradients=tf.cast(DY, dtype))
-        assert gradient.dtype == tf.float32
-        np.testing.assert_allclose(gradient, value_and_gradient(layer)[1], rtol=4e-2, atol=4e-2)
-
-
-FRESH = """
-import sys
-import numpy as np
-import tensorflow as tf
-import tf_cg_ops
-
-name, *models, path = sys.argv[1:]
-if name == "tf_keras":
-    import tf_cg_ops.layers.tf_keras
-library = __import__(name)
-x = tf.constant([[-2.0, -0.5, 0.5], [0.25, 1.5, -1.0]])
-exported = tf.saved_model.load(models[1])
-gradients = []
-for model in (library.models.load_model(models[0]), exported.serve):
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = model(x)
-    gradients.append(tape.gradient(y, x, output_gradients=tf.constant([[1.0, 10.0, -3.0], [0.5, -4.0, 2.0]])))
-np.savez(path, *gradients)
-"""
-
-
-@fills("keras_fresh", "a function of TensorFlow", "embedding, elements", "scale", "clip by norm", "reversal")
-@fills("keras_export", "a function of TensorFlow", "embedding, elements", "scale", "clip by norm", "reversal")
-def test_a_fresh_process_loads_layers_that_it_did_not_import(library, tmp_path):
-    layers = layers_of(library)
-    x = library.Input([3])
-    h = layers.GradientReversal(0.5)(layers.GradientClip(norm=3.0)(layers.StraightThrough("round")(x)))
-    model = library.Model(x, layers.EmbedGradient()([h, h, layers.GradientScale(4.0)(h)]))
-    model.save(tmp_path / "model.keras")
-    model.export(tmp_path / "exported", **({"verbose": False} if library is keras else {}))
-    paths = (tmp_path / "model.keras", tmp_path / "exported", tmp_path / "gradients.npz")
-    run_python(FRESH, library.__name__, *paths, cwd=tmp_path)
-    with np.load(tmp_path / "gradients.npz") as gradients:
-        assert len(gradients.files) == 2
-        for gradient in gradients.values():
-            np.testing.assert_allclose(gradient, value_and_gradient(model)[1], rtol=1e-6)
+def test_mixed_precision(name, library):
+    for make, _, gradient in LAYERS.values():
+        with policy(library, name):
+            value, found = value_and_gradients(make(layers_of(library)), dy=DY)
+        assert (value.dtype.name, found.dtype.name) == (name.removeprefix("mixed_"), "float32")
+        np.testing.assert_allclose(found, gradient, rtol=4e-2, atol=4e-2)
 
 
 @register
@@ -210,25 +174,16 @@ NOTED = []
 def test_a_watching_layer_names_itself_and_is_saved_with_its_function(library, tmp_path):
     NOTED.clear()
     layer = layers_of(library).WatchGradient(check_numerics=True, call=note, name="hidden")
-    model = library.Sequential([library.Input([3]) if library is keras else library.layers.InputLayer([3]), layer])
-    model.save(tmp_path / "model.keras")
-    loaded = library.models.load_model(tmp_path / "model.keras")
-    for number, watched in enumerate([model, loaded], start=1):
-        _, dx = value_and_gradient(watched)
-        np.testing.assert_array_equal(dx, DY)
+    x = library.Input([3])
+    model = library.Model(x, layer(x))
+    for number, watched in enumerate([model, saved_and_loaded(library, model, tmp_path)], start=1):
+        assert_close(watched, X, DY)
         np.testing.assert_array_equal(NOTED, [DY] * number)
         with pytest.raises(
-            tf.errors.InvalidArgumentError, match=r"layers\.WatchGradient: the gradient of 'hidden' must be fin"
+            tf.errors.InvalidArgumentError, match=r"layers\.WatchGradient: the gradient of 'hidden' must"
         ):
-            value_and_gradient(watched, dy=DY * np.inf)
+            value_and_gradients(watched, dy=DY * np.inf)
         NOTED.pop()
-
-
-def test_the_embedding_layer_in_a_model_says_what_it_takes():
-    """In tf_keras the call raises the same error, because there are no shapes before."""
-    message = r"layers\.EmbedGradient: the inputs must be a list \[fx, gx, x\], got a single input\."
-    with pytest.raises(TypeError, match=message):
-        cg.layers.EmbedGradient()(keras.Input([3]))
 
 
 @pytest.mark.parametrize("name", [name for name in cg.layers.__all__ if inspect.isclass(getattr(cg.layers, name))])
@@ -239,17 +194,104 @@ def test_doc_and_pickle_of_a_layer_class(name, library):
     assert pickle.loads(pickle.dumps(layer)) is layer
 
 
-def test_the_layers_are_an_attribute_of_the_package():
-    assert cg.layers is layers_of(keras)
-    with pytest.raises(AttributeError, match=r"^module 'tf_cg_ops' has no attribute 'layer'$"):
-        _ = cg.layer
+# Numbers
+
+# The layer, its argument, the attribute that changes it, and the gradient for a number.
+CHANGES = {
+    "reversal": ("GradientReversal", "factor", "factor", lambda f: -f * DY),
+    "scale": ("GradientScale", "factor", "factor", lambda f: f * DY),
+    "clip": ("GradientClip", "value", "limit", lambda f: np.clip(DY, -f, f)),
+}
 
 
-@pytest.mark.parametrize("options", [{"surrogate": tf.tanh}, {"derivative": tf.tanh}], ids=["surrogate", "derivative"])
-def test_a_function_as_surrogate_and_as_derivative_is_saved_as_such(options, library):
+@pytest.mark.parametrize(("name", "library"), pairs(CHANGES, KERASES), indirect=["library"])
+def test_numbers_change_without_a_new_trace(name, library):
+    kind, argument, attribute, expected = CHANGES[name]
+    layer = getattr(layers_of(library), kind)(**{argument: 1.0})
+    traces = []
+
+    @tf.function
+    def run(x):
+        traces.append(1)
+        return vjp(lambda: layer(x), x, tf.constant(DY))[1]
+
+    for number in (1.0, 0.5, 3.0):
+        setattr(layer, attribute, number)
+        np.testing.assert_allclose(run(tf.constant(X)), expected(number), rtol=1e-6)
+        assert float(getattr(layer, attribute)) == number
+    assert len(traces) == 1
+    assert (len(layer.trainable_weights), len(layer.non_trainable_weights)) == (0, 1)
+
+
+NUMBERS = {
+    "a number": lambda: 2.0,
+    "an array": lambda: np.array([2.0, 3.0, 4.0], np.float32),
+    "a variable": lambda: tf.Variable(2.0, trainable=False),
+    "a variable of Keras": lambda: keras.Variable(2.0, trainable=False),
+}
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+@pytest.mark.parametrize(("name", "library"), pairs(CHANGES, KERASES), indirect=["library"])
+def test_a_changed_number_is_saved_with_the_weights(name, kind, library, tmp_path):
+    if (kind == "a variable of Keras" and library is not keras) or (kind == "an array" and name == "clip"):
+        pytest.skip("tf_keras has TensorFlow's variables, and a limit is one number")
+    layer, argument, attribute, expected = CHANGES[name]
+    number = NUMBERS[kind]()
+    x = library.Input([3])
+    model = library.Model(x, getattr(layers_of(library), layer)(**{argument: number})(x))
+    half = np.array([0.5, 1.0, -0.25], np.float32) if kind == "an array" else 0.5
+    setattr(model.layers[-1], attribute, half)
+    model.save_weights(tmp_path / "model.weights.h5")
+    loaded = saved_and_loaded(library, model, tmp_path)
+    assert_close(loaded, X, expected(half))
+    for each in (model, loaded):
+        setattr(each.layers[-1], attribute, 14 * half)
+        assert_close(each, X, expected(14 * half))
+        each.load_weights(tmp_path / "model.weights.h5")
+        assert_close(each, X, expected(half))
+    start = getattr(number, "tolist", lambda: number)()
+    assert "variable" in kind or model.layers[-1].get_config()[argument] == start
+
+
+def test_a_factor_may_come_with_each_call(library, tmp_path):
     layers = layers_of(library)
-    for layer in (layers.StraightThrough("sign", **options), layers.StraightThrough(tf.round, **options)):
-        copy = type(layer).from_config(layer.get_config())
-        expected = DY * (1 - np.tanh(X) ** 2 if "surrogate" in options else np.tanh(X))
-        for function in (layer, copy):
-            np.testing.assert_allclose(value_and_gradient(function)[1], expected, rtol=1e-5)
+    x, factor = library.Input([3]), library.Input([1])
+    model = library.Model([x, factor], layers.GradientReversal()(x, factor=factor))
+    factors = np.array([[0.5], [2.0]], np.float32)
+    for each in (model, saved_and_loaded(library, model, tmp_path)):
+        assert_close(lambda x, each=each: each([x, tf.constant(factors)]), X, -factors * DY)
+    scale = layers.GradientScale(1.0)
+    assert_close(lambda x: scale(x, factor=tf.constant(3.0)), X, 3 * DY)
+
+
+def test_only_a_number_that_can_be_assigned_is_saved_and_loaded(library):
+    """A Tensor is not saved, and a file without a number leaves the number of the layer that loads it."""
+    layers = layers_of(library)
+    assigned = layers.GradientScale(tf.Variable(3.0, trainable=False))
+    weight, store, empty = layers.GradientScale(2.0), {}, {}
+    assigned.save_own_variables(store)
+    with tf.Graph().as_default():
+        fed = layers.GradientScale(tf.compat.v1.placeholder(tf.float32, []))
+        fed.load_own_variables(store)
+        fed.save_own_variables(empty)
+    assert not empty
+    weight.load_own_variables(empty)
+    assert float(weight.factor) == 2.0
+    weight.load_own_variables(store)
+    assert float(weight.factor) == 3.0
+
+
+@pytest.mark.parametrize("make", [float, tf.Variable, keras.Variable])
+def test_limits_are_not_rounded_to_16_bits(make, library):
+    """With a scaled loss they can exceed the range of float16."""
+    limit = 5e4 * 2**0.5 if make is float else make(5e4 * 2**0.5, trainable=False)
+    layer = layers_of(library).GradientClip(norm=limit, dtype="mixed_float16")
+    _, gradient = value_and_gradients(layer, np.zeros([2], np.float16), dy=[6e4, 6e4])
+    np.testing.assert_allclose(gradient.astype(float), 5e4, rtol=2e-3)
+
+
+def test_numbers_are_kept_in_the_precision_of_the_layer(library):
+    layer = layers_of(library).GradientScale(0.1, dtype="float64")
+    _, gradient = value_and_gradients(layer, X.astype(np.float64), dy=DY.astype(np.float64))
+    np.testing.assert_array_equal(gradient, 0.1 * DY.astype(np.float64))

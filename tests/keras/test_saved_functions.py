@@ -1,7 +1,6 @@
 """Functions of TensorFlow and Keras as arguments of layers can be loaded again, or saving them is an error."""
 
 import inspect
-import re
 
 import keras
 import numpy as np
@@ -12,10 +11,7 @@ import tf_keras
 import tf_cg_ops as cg
 from tf_cg_ops._src.keras import registration
 
-from ..support.keras_models import KERASES, layers_of
-from ..support.tensors import pairs
-
-X, DY = tf.constant([[-2.2, -0.5, 0.7]]), tf.constant([[1.0, 10.0, 100.0]])
+from ..support.keras_models import DY, X, layers_of, saved_and_loaded, value_and_gradients
 
 SAVED = {
     "straight_through": lambda: cg.straight_through(tf.round),
@@ -28,7 +24,7 @@ SAVED = {
 REFUSED = {
     "recompute_grad": (lambda: cg.recompute_grad(tf.sign), "tf.sign"),
     "custom_gradient": (lambda: cg.custom_gradient(tf.math.softplus), "tf.math.softplus"),
-    "a function of Keras": (lambda: cg.recompute_grad(keras.activations.gelu), "keras.activations.gelu"),
+    "recompute_grad of Keras": (lambda: cg.recompute_grad(keras.activations.gelu), "keras.activations.gelu"),
     "custom_vjp": (lambda: cg.custom_vjp(tf.nn.relu, lambda residuals, dy: dy), "tf.nn.relu"),
     "custom_jvp": (lambda: cg.custom_jvp(tf.tanh), "tf.tanh"),
     "straight_through": (lambda: cg.straight_through(tf.sign, lambda x: tf.ones_like(x)), "tf.sign"),
@@ -36,85 +32,59 @@ REFUSED = {
 }
 
 
-@pytest.fixture(params=KERASES)
-def library(request):
-    layers_of(KERASES[request.param])
-    return KERASES[request.param]
-
-
-def gradient(model):
-    with tf.GradientTape() as tape:
-        tape.watch(X)
-        y = model(X)
-    return y.numpy().tolist(), tape.gradient(y, X, output_gradients=DY).numpy().tolist()
-
-
-def models_with(library, function):
+def assert_comes_back(library, function, folder):
+    """The value and gradient of a model with a layer or function, in a file and in a clone."""
     x = library.Input((3,))
-    return {
-        "activation": library.Sequential([x, library.layers.Activation(function)]),
-        "functional": library.Model(x, function(x)),
-    }
+    model = library.Model(x, function(x))
+    expected = value_and_gradients(model, dy=DY)
+    for again in (saved_and_loaded(library, model, folder), library.models.clone_model(model)):
+        np.testing.assert_array_equal(value_and_gradients(again, dy=DY), expected)
+    return expected[1]
 
 
-@pytest.mark.parametrize(("name", "place"), pairs(SAVED, ["activation", "functional"]))
-def test_a_decorated_function_of_tensorflow_comes_back_from_a_file_and_in_a_clone(name, place, library, tmp_path):
-    model = models_with(library, SAVED[name]())[place]
-    expected = gradient(SAVED[name]())
-    model.save(tmp_path / "model.keras")
-    for again in (library.models.load_model(tmp_path / "model.keras"), library.models.clone_model(model)):
-        np.testing.assert_allclose(gradient(again), expected)
+@pytest.mark.parametrize("name", SAVED)
+def test_a_decorated_function_of_tensorflow_comes_back_from_a_file_and_in_a_clone(name, library, tmp_path):
+    function = SAVED[name]()
+    for each in (function, library.layers.Activation(function)):
+        np.testing.assert_allclose(assert_comes_back(library, each, tmp_path), value_and_gradients(function, dy=DY)[1])
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_decorated_function_that_no_name_leads_to_is_refused_when_it_is_saved(name, library):
-    make, inside = REFUSED[name]
-    model = library.Sequential([library.layers.Activation(make())])
-    message = (
-        f"{'recompute_grad' if name == 'a function of Keras' else name}: Keras could not find this decorated {inside} "
-        f"again to load it. Call {inside} in a function of your own, decorate that, and register it with "
-        "@keras.saving.register_keras_serializable() on top."
-    )
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        model.layers[0].get_config()
+def test_a_decorated_function_that_no_name_leads_to_is_refused_when_it_is_saved(library):
+    layers_of(library)
+    for name, (make, inside) in REFUSED.items():
+        message = f"^{name.partition(' ')[0]}: Keras could not find this decorated {inside} again to load it"
+        with pytest.raises(ValueError, match=message):
+            library.layers.Activation(make()).get_config()
 
 
-@pytest.mark.parametrize("function", [tf.round, tf.nn.relu6, tf.math.rint, cg.straight_through(tf.floor, "sigmoid")])
-def test_the_layer_finds_a_function_of_tensorflow_again(function, library, tmp_path):
-    layer = layers_of(library).StraightThrough(function)
-    x = library.Input((3,))
-    model = library.Model(x, layer(x))
-    model.save(tmp_path / "model.keras")
-    np.testing.assert_allclose(gradient(library.models.load_model(tmp_path / "model.keras")), gradient(model))
+def tanh_slope(x):
+    return 1 - np.tanh(x) ** 2
 
 
-OF_KERAS = {
-    "gelu": keras.activations.gelu,
-    "tanh": keras.activations.tanh,
-    "the op tanh": keras.ops.tanh,
-    "the gelu of tf_keras": tf_keras.activations.gelu,
-    "TensorFlow": tf.tanh,
+# The arguments of the layer, and the derivative if it is not that of the surrogate's function.
+ARGUMENTS = {
+    "a function of TensorFlow": ((tf.round,), {}, np.ones_like),
+    "tf.nn": ((tf.nn.relu6,), {}, np.ones_like),
+    "tf.math": ((tf.math.rint,), {}, np.ones_like),
+    "decorated": ((cg.straight_through(tf.floor, "sigmoid"),), {}, np.ones_like),
+    "gelu": (("sign", keras.activations.gelu), {}, None),
+    "tanh": (("sign", keras.activations.tanh), {}, tanh_slope),
+    "the op tanh": ((tf.round, keras.ops.tanh), {}, tanh_slope),
+    "the gelu of tf_keras": (("sign", tf_keras.activations.gelu), {}, None),
+    "tanh of TensorFlow": (("sign",), {"surrogate": tf.tanh}, tanh_slope),
+    "a derivative": (("sign",), {"derivative": tf.tanh}, np.tanh),
+    "a derivative of Keras": ((keras.ops.sign,), {"derivative": keras.ops.tanh}, np.tanh),
 }
 
 
-@pytest.mark.parametrize("name", OF_KERAS)
-def test_the_layer_finds_a_surrogate_of_keras_again(name, library, tmp_path):
-    layer = layers_of(library).StraightThrough("sign", OF_KERAS[name])
-    x = library.Input((3,))
-    model = library.Model(x, layer(x))
-    model.save(tmp_path / "model.keras")
-    expected = gradient(model)
-    assert expected[1] != DY.numpy().tolist()
-    for again in (library.models.load_model(tmp_path / "model.keras"), library.models.clone_model(model)):
-        np.testing.assert_array_equal(gradient(again), expected)
-
-
-def test_the_layer_finds_every_argument_of_keras_again(library, tmp_path):
-    layer = layers_of(library).StraightThrough(keras.ops.sign, derivative=keras.activations.sigmoid)
-    x = library.Input((3,))
-    model = library.Model(x, layer(x))
-    model.save(tmp_path / "model.keras")
-    np.testing.assert_array_equal(gradient(library.models.load_model(tmp_path / "model.keras")), gradient(model))
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_the_layer_finds_its_functions_again(name, library, tmp_path):
+    arguments, options, derivative = ARGUMENTS[name]
+    gradient = assert_comes_back(library, layers_of(library).StraightThrough(*arguments, **options), tmp_path)
+    if derivative is None:
+        assert np.all(gradient != DY)
+    else:
+        np.testing.assert_allclose(gradient, DY * derivative(X), rtol=1e-5)
 
 
 def test_every_operation_of_keras_has_a_public_name():

@@ -1,5 +1,6 @@
 """Wrong calls of embed_gradient, of the ready-made functions and layers, of solvers, and of numpy_function."""
 
+import collections
 import functools
 import types
 import unittest.mock
@@ -7,6 +8,7 @@ import unittest.mock
 import keras
 import numpy as np
 import tensorflow as tf
+import tf_keras
 
 import tf_cg_ops as cg
 
@@ -281,7 +283,9 @@ LAYERS = {
     | {"a Tensor of a graph as factor, saved": eager(factor_of_a_graph)},
     "layers.GradientScale": factors(cg.layers.GradientScale),
     "layers.Recompute": {
-        **options(cg.layers.Recompute, layer=[double, 3]),
+        **options(
+            cg.layers.Recompute, layer={"double": double, "3": 3, "a layer of tf_keras": tf_keras.layers.Dense(1)}
+        ),
         "keep=['z'], but no name is given": lambda: derive(
             cg.layers.Recompute(cg.layers.GradientScale(2.0, name="scored"), keep=["z"]).call
         ),
@@ -328,7 +332,22 @@ def with_keras(name, value, call):
 
 
 BACKEND = (keras.backend, "backend")
-NOT_SAVED = {"ragged": tf.ragged.constant([[1.0]]), "strings": tf.constant(["a"]), "a set": {1}}
+Pair = collections.namedtuple("Pair", ["a", "b"])
+NOT_SAVED = {
+    "ragged": tf.ragged.constant([[1.0]]),
+    "sparse": tf.sparse.from_dense([[1.0]]),
+    "strings": tf.constant(["a"]),
+    "a set": {1},
+    "a namedtuple": Pair(1, 2),
+    "a dict with other keys": {(1, 2): 3},
+}
+
+
+def remat(value):
+    with cg.layers.enable_remat():
+        keras.remat(value)
+
+
 KERAS = {
     "a trainable variable": lambda: cg.custom_gradient(lambda x: (x * WEIGHT, lambda dy, variables: (dy, [None])))(
         keras.Input([3])
@@ -341,8 +360,10 @@ KERAS = {
     "a lambda, saved": lambda: saved(lambda x: (2.0 * x, lambda dy: dy)),
     **{f"{name} as argument, saved": functools.partial(saved, ignoring, other) for name, other in NOT_SAVED.items()},
     "a function that is not registered, loaded": loaded,
+    "recompute_grad of tf.sign, saved": cg.recompute_grad(tf.sign).get_config,
     "another backend": lambda: with_keras(BACKEND, lambda: "jax", lambda: cg.reverse_gradient(keras.Input([3]))),
     "enable_remat with another backend": lambda: with_keras(BACKEND, lambda: "jax", cg.layers.enable_remat),
+    "keras.remat(3) with enable_remat": lambda: remat(3),
 }
 
 

@@ -1,5 +1,6 @@
 """Layers, models and training in Keras 3 and tf_keras, with the numbers to expect."""
 
+import contextlib
 import importlib
 
 import keras
@@ -8,8 +9,6 @@ import tensorflow as tf
 import tf_keras
 
 import tf_cg_ops as cg
-
-from .modes import RUNS as MODES
 
 KERASES = {"keras": keras, "tf_keras": tf_keras}
 
@@ -113,6 +112,10 @@ def cube_root_like(x):
 
 X = np.array([[-2.0, -0.5, 0.5], [0.25, 1.5, -1.0]], np.float32)
 DY = np.array([[1.0, 10.0, -3.0], [0.5, -4.0, 2.0]], np.float32)
+UNITS = np.random.default_rng(0).normal(size=[8, 3]).astype(np.float32)
+TARGET = np.random.default_rng(1).normal(size=[8, 1]).astype(np.float32)
+# What `fit` and `compile` take for each mode.
+FIT = {"eager": {"run_eagerly": True}, "graph": {"jit_compile": False}, "jit": {"jit_compile": True}}
 
 
 @register
@@ -125,44 +128,88 @@ def tent(x):
     return tf.maximum(1.0 - tf.abs(x), 0.0)
 
 
-def shrunk(dy, norm, limit):
-    return dy * np.minimum(1.0, limit / norm)
+def variables_of(layer):
+    """The trainable variables as TensorFlow variables; none for a function."""
+    variables = getattr(layer, "trainable_variables", [])
+    return [v if isinstance(v, tf.Variable) else v.value for v in variables]
 
 
-ROW_NORMS = np.linalg.norm(DY, axis=-1, keepdims=True)
-
-# The layer's constructor, and its value and gradient at X for the upstream DY.
-LAYERS = {
-    "reversal": (lambda m: m.GradientReversal(0.5), X, -0.5 * DY),
-    "reversal by default": (lambda m: m.GradientReversal(), X, -DY),
-    "scale": (lambda m: m.GradientScale(0.25), X, 0.25 * DY),
-    "clip by value": (lambda m: m.GradientClip(value=2.0), X, np.clip(DY, -2, 2)),
-    "clip by norm": (lambda m: m.GradientClip(norm=2.0), X, shrunk(DY, np.linalg.norm(DY), 2.0)),
-    "clip by the norm of rows": (lambda m: m.GradientClip(norm=5.0, axis=[-1]), X, shrunk(DY, ROW_NORMS, 5.0)),
-    "clip by global norm": (lambda m: m.GradientClip(global_norm=2.0), X, shrunk(DY, np.linalg.norm(DY), 2.0)),
-    "sign": (lambda m: m.StraightThrough("sign", "hard_tanh"), np.sign(X), DY * (np.abs(X) <= 1)),
-    "heaviside": (
-        lambda m: m.StraightThrough("heaviside", "fast_sigmoid", slope=2.0),
-        (X > 0).astype(np.float32),
-        DY / (1 + 2 * np.abs(X)) ** 2,
-    ),
-    "a function of TensorFlow": (lambda m: m.StraightThrough(tf.floor), np.floor(X), DY),
-    "functions of one's own": (
-        lambda m: m.StraightThrough(halves, derivative=tent),
-        np.round(2 * X) / 2,
-        DY * np.maximum(1 - np.abs(X), 0),
-    ),
-    "watch": (lambda m: m.WatchGradient(check_numerics=True), X, DY),
-    "a decorated function": (lambda m: m.StraightThrough(steep, "sigmoid"), np.tanh(X), None),
-}
+def upstream_of(y):
+    return tf.stop_gradient(tf.cast(tf.sin(3.0 * tf.cast(y, tf.float32)) + 1.5, y.dtype))
 
 
-def value_and_gradient(function, x=X, dy=DY):
-    x = tf.constant(x)
+def derive(function, x, *args, dy=None, **kwargs):
+    """The first output, and the gradients of the inputs and the weights, for an upstream that is not uniform."""
+    x = tf.nest.map_structure(tf.convert_to_tensor, x)
     with tf.GradientTape() as tape:
         tape.watch(x)
-        y = function(x)
-    return y.numpy(), tape.gradient(y, x, output_gradients=tf.constant(dy)).numpy()
+        y = tf.nest.flatten(function(x, *args, **kwargs))[0]
+    dy = upstream_of(y) if dy is None else tf.cast(dy, y.dtype)
+    gradients = tape.gradient(y, [x, *variables_of(function)], output_gradients=dy)
+    return [y, *map(tf.convert_to_tensor, tf.nest.flatten(gradients))]
+
+
+def value_and_gradients(function, x=X, *args, **kwargs):
+    """The same as arrays."""
+    return [tensor.numpy() for tensor in derive(function, x, *args, **kwargs)]
+
+
+def assert_equal(found, expected, rtol=1e-4, atol=1e-5):
+    assert len(found) == len(expected)
+    for actual, wanted in zip(found, expected, strict=True):
+        actual, wanted = np.asarray(actual), np.asarray(wanted)
+        assert actual.dtype == wanted.dtype
+        np.testing.assert_allclose(actual.astype(np.float64), wanted.astype(np.float64), rtol=rtol, atol=atol)
+
+
+def saved_and_loaded(library, model, folder):
+    """The model that a .keras file has."""
+    model.save(folder / "model.keras")
+    return library.models.load_model(folder / "model.keras")
+
+
+@contextlib.contextmanager
+def policy(library, name):
+    """A policy of mixed precision for all layers that are made inside."""
+    library.mixed_precision.set_global_policy(name)
+    try:
+        yield
+    finally:
+        library.mixed_precision.set_global_policy("float32")
+
+
+def fitted(model, x, target, mode, **options):
+    """The weights and the losses of each epoch after training, in order and without noise."""
+    model.compile(options.pop("optimizer", "sgd"), "mse", **FIT[mode])
+    history = model.fit(x, target, batch_size=4, shuffle=False, verbose=0, **options)
+    return [*model.get_weights(), np.array(history.history["loss"])]
+
+
+def deep_model(library):
+    """Calls between layers, as inputs of layers, with several inputs, and as the activation of a layer."""
+    x, y = library.Input([3], name="x"), library.Input([3], name="y")
+    inputs = [x, y]
+    y = library.layers.Activation("linear")(y)  # Casts to the compute dtype of the policy.
+    h = library.layers.Dense(3, activation=steep)(x)
+    h = residual(with_tangent(cg.embed_gradient(h, [h, y], [h, y])))
+    h = library.layers.Dense(3)(library.layers.Concatenate()([stepped(h), cg.reverse_gradient(stepped(y), 0.5)]))
+    return library.Model(inputs, tripled(h, options={"factor": 2.0, "bias": np.ones(3, np.float32)}))
+
+
+def network(library, wrap):
+    """With losses, state, random numbers and two branches; `wrap` makes the layers of one of them."""
+    layers = library.layers
+    x = library.Input([3])
+    h = wrap(layers.Dense(8, "gelu", activity_regularizer="l2", kernel_regularizer="l2", name="first"))(x)
+    h = wrap(layers.BatchNormalization())(h)
+    if library is keras:
+        h = wrap(layers.Dropout(0.3, seed=1))(h)
+    h = wrap(
+        library.Sequential(
+            [layers.Dense(4, "tanh", activity_regularizer="l1", name="second"), layers.BatchNormalization()]
+        )
+    )(h)
+    return library.Model(x, layers.Dense(1, kernel_regularizer="l2")(layers.Concatenate()([x, h])))
 
 
 def sign_layer(keras):
@@ -196,69 +243,3 @@ def data():
     rng = np.random.default_rng(20240229)
     x = rng.normal(size=(64, 4)).astype(np.float32)
     return x, 0.3 * np.sign(x @ np.array([[1.0], [-2.0], [0.5], [1.5]], np.float32))
-
-
-def train_by_hand(learning_rate, epochs, batch_size):
-    """The kernel, the scale and the loss of each epoch: gradient descent on the mean square, in float64."""
-    x, target = (a.astype(np.float64) for a in data())
-    kernel, scale, losses = np.ones((4, 1)), np.ones(1), []
-    for _ in range(epochs):
-        of_epoch = []
-        for start in range(0, len(x), batch_size):
-            batch, expected = x[start : start + batch_size], target[start : start + batch_size]
-            z = batch @ kernel
-            sign = np.sign(z)
-            error = sign * scale - expected
-            of_epoch.append(np.mean(error**2))
-            dy = 2 * error / error.size
-            dz = 0.5 * dy * scale / (1 + z * z)
-            kernel, scale = kernel - learning_rate * batch.T @ dz, scale - learning_rate * np.sum(dy * sign, 0)
-        losses.append(np.mean(of_epoch))
-    return kernel, scale, losses
-
-
-def variables_of(layer):
-    """The trainable variables as TensorFlow variables."""
-    return [v if isinstance(v, tf.Variable) else v.value for v in layer.trainable_variables]
-
-
-def value_and_gradients(layer, x, *args, **kwargs):
-    """The first output, and the gradients of the input and the weights for a non-uniform upstream."""
-    x = tf.constant(x)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = tf.nest.flatten(layer(x, *args, **kwargs))[0]
-        upstream = tf.stop_gradient(tf.cast(tf.sin(3.0 * tf.cast(y, tf.float32)) + 1.5, y.dtype))
-    gradients = tape.gradient(y, [x, *variables_of(layer)], output_gradients=upstream)
-    return [tf.convert_to_tensor(tensor).numpy() for tensor in (y, *gradients)]
-
-
-def train(layer, x, mode="eager", steps=5):
-    """The values and gradients of each step, the losses, and the variables after them."""
-    x = tf.constant(x)
-    layer(x)
-    weights = variables_of(getattr(layer, "layer", layer))
-
-    def step():
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = layer(x, training=True)
-            upstream = tf.stop_gradient(tf.cast(tf.sin(3.0 * tf.cast(y, tf.float32)) + 1.5, y.dtype))
-            losses = list(layer.losses)
-            loss = tf.reduce_sum(tf.cast(y * upstream, tf.float32)) + sum(losses, 0.0)
-        gradients = tape.gradient(loss, [x, *weights])
-        for weight, gradient in zip(weights, gradients[1:], strict=True):
-            weight.assign_sub(0.01 * tf.cast(gradient, weight.dtype))
-        return [y, *losses, *map(tf.convert_to_tensor, gradients)]
-
-    run = MODES[mode](step)
-    results = [tensor for _ in range(steps) for tensor in run()]
-    variables = getattr(layer, "layer", layer).variables
-    return [tf.convert_to_tensor(tensor).numpy() for tensor in [*results, *variables]]
-
-
-def assert_equal(found, expected, rtol=1e-4, atol=1e-5):
-    assert len(found) == len(expected)
-    for actual, wanted in zip(found, expected, strict=True):
-        assert actual.dtype == wanted.dtype
-        np.testing.assert_allclose(actual.astype(np.float64), wanted.astype(np.float64), rtol=rtol, atol=atol)
