@@ -1,6 +1,9 @@
 """strip: the copy computes the same without the library, and contains nothing for gradients."""
 
 import json
+import pathlib
+import sys
+import sysconfig
 
 import numpy as np
 import pytest
@@ -8,13 +11,13 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
+from ..support.processes import FOR_KERAS_ALONE, run_interpreter
 from ..support.saved_models import (
     assert_same,
     bodies_of,
     contents,
     ops_of,
     proto_of,
-    run_without_library,
     save_and_strip,
     strip,
 )
@@ -23,23 +26,6 @@ from ..support.without_python import CASES, FAILURES, MODULE
 # Everything that can be saved and has a value. If gradients fail without Python, only some of the values.
 VALUES = CASES | {name: FAILURES[name][0] for name in ("untraceable", "while_loop", "embed_in_while_loop", "cond")}
 
-# Freezing comes last, because it removes functions from TensorFlow.
-IN_A_PROCESS_WITHOUT_THE_LIBRARY = """
-import json
-from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
-inputs, x = json.load(open(sys.argv[4]))
-model, training, reading = map(tf.saved_model.load, sys.argv[1:4])
-for name, signature in model.signatures.items():
-    names = sorted(signature.structured_input_signature[1])
-    given = {n: tf.constant(value, tf.float64) for n, value in zip(names, inputs[name])}
-    inputs[name] = {n: t.numpy().tolist() for n, t in signature(**given).items()}
-x = tf.constant(x, tf.float64)
-losses = [float(training.step(x)) for _ in range(20)]
-frozen = convert_variables_to_constants_v2(reading.signatures["serving_default"])
-assert not frozen.variables
-value = frozen(tf.constant([[1.0, -1.0]]))[0].numpy().tolist()
-print(json.dumps([inputs, [losses, training.w.numpy().tolist(), training.b.numpy().tolist()], value]))
-"""
 ROW = tf.constant([[1.0, -1.0]])
 
 
@@ -146,14 +132,21 @@ def reading(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def without_library(values, training, reading, tmp_path_factory):
-    """What a process without the library prints, and the training input."""
+    """What a process prints that has all installed packages except this library, and the training input."""
     folder = tmp_path_factory.mktemp("site")
+    for site in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
+        for package in pathlib.Path(site).iterdir():
+            if not package.name.startswith(("tf_cg_ops", "__editable__", *FOR_KERAS_ALONE)):
+                (folder / package.name).symlink_to(package)
     x = np.random.default_rng(20240229).normal(size=[4, 3])
     inputs = {name: [x.tolist() for x in case.inputs()] for name, case in VALUES.items()}
     file = values[0] / "inputs.json"
     file.write_text(json.dumps([inputs, x.tolist()]))
     targets = [place / "target" for place in (values[0], training[1], reading[1])]
-    result = run_without_library(folder, IN_A_PROCESS_WITHOUT_THE_LIBRARY, *targets, file)
+    # TensorFlow 2.18 imports distutils, and without site-packages that is Python's own.
+    options = ["-I", "-S", "-W", "error", "-W", "ignore:The distutils package is deprecated:DeprecationWarning"]
+    program = pathlib.Path(__file__).with_name("programs") / "without_library.py"
+    result = run_interpreter([sys.executable, *options, program, folder, *targets, file], folder)
     return *json.loads(result.stdout.splitlines()[-1]), x
 
 

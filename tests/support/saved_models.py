@@ -1,9 +1,6 @@
-"""Strips SavedModels, reads them, and runs them where the library is not installed."""
+"""Strips SavedModels, and reads and runs them."""
 
 import json
-import pathlib
-import sys
-import sysconfig
 
 import numpy as np
 import pytest
@@ -13,7 +10,8 @@ from tensorflow.core.protobuf import saved_model_pb2
 import tf_cg_ops as cg
 from tf_cg_ops.saved_model import _replace_ops
 
-from .processes import FOR_KERAS_ALONE, run_interpreter, run_python
+from .processes import run_python
+from .sources import ROOT
 
 
 class Model(tf.Module):
@@ -126,25 +124,10 @@ def first_and_second_order(function, x, dy):
     return dx, outer.gradient(dx, x, output_gradients=tf.constant(dy))
 
 
-FRESH = """
-import json, sys
-import numpy as np
-import tensorflow as tf
-import tf_cg_ops
-
-x, dy, dx = (np.array(numbers) for numbers in json.loads(sys.argv[3]))
-x = tf.constant(x)
-function = getattr(tf.saved_model.load(sys.argv[1]), sys.argv[2])
-with tf.GradientTape() as tape:
-    tape.watch(x)
-    y = function(x)
-np.testing.assert_allclose(tape.gradient(y, x, output_gradients=tf.constant(dy)), dx)
-"""
-
-
 def check_in_a_fresh_process(folder, name, x, dy, dx, **keywords):
     numbers = json.dumps([array.tolist() for array in (x, dy, dx)])
-    return run_python(FRESH, folder, name, numbers, cwd=folder.parent, **keywords)
+    code = (ROOT / "tests" / "saved_model" / "programs" / "gradient.py").read_text()
+    return run_python(code, folder, name, numbers, cwd=folder.parent, **keywords)
 
 
 def gradients_in_every_form(folder, xla, x, dy):
@@ -172,34 +155,3 @@ def break_values(monkeypatch):
         return replace(self, node)
 
     monkeypatch.setattr(_replace_ops.OpReplacer, "_replace", wrong)
-
-
-CHECKS = """
-import sys, warnings
-sys.path.insert(0, sys.argv.pop(1))
-warnings.simplefilter("error")
-# TensorFlow 2.18 imports distutils, and without site-packages that is Python's own.
-warnings.filterwarnings("ignore", "The distutils package is deprecated", DeprecationWarning)
-import tensorflow as tf
-from tensorflow.python.framework import op_def_registry
-try:
-    import tf_cg_ops
-except ModuleNotFoundError:
-    pass
-else:
-    raise AssertionError("the library is there")
-for op in ("Barrier", "CheckShape", "Embed", "EmbedGrad", "Rule"):
-    assert op_def_registry.get("CustomGradient" + op) is None
-"""
-
-
-def run_without_library(folder, code, *args):
-    """Runs `code` in a fresh process that has all installed packages except this library; TensorFlow is imported.
-
-    The folder, which is empty, gets links to these packages.
-    """
-    for site in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
-        for package in pathlib.Path(site).iterdir():
-            if not package.name.startswith(("tf_cg_ops", "__editable__", *FOR_KERAS_ALONE)):
-                (folder / package.name).symlink_to(package)
-    return run_interpreter([sys.executable, "-I", "-S", "-c", CHECKS + code, folder, *args], folder)
