@@ -153,7 +153,9 @@ def masked(run: dict[str, Any]) -> str:
             cells = (quantity(median, "s") for median in medians)
             ratio = _spread(case["ratios"][names.MASKED][names.UNMASKED])
             body.append((case["case"].removeprefix("time, "), *cells, ratio))
-    return rows(("", f"{names.UNMASKED}", f"`{names.MASKED}`", "ratio (p20 to p80)"), *body)
+    if not body:
+        return "Not measured in this run: `python -m benchmarks --only masked:` does."
+    return rows(("", names.UNMASKED, f"`{names.MASKED}`", "ratio (p20 to p80)"), *body)
 
 
 def size(run: dict[str, Any]) -> str:

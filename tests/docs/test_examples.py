@@ -15,7 +15,7 @@ from ..support.sources import ROOT, source_files
 
 EXAMPLES = ROOT / "examples"
 # Those that train longest, up to minutes, run with the slow tests.
-SLOW = ("long_sequence", "neural_ode", "saliency_maps", "equilibrium_layer")
+SLOW = ("long_sequence", "neural_ode", "saliency_maps", "equilibrium_layer", "nan_in_training")
 NAMES = [
     pytest.param(path.stem, marks=pytest.mark.slow if path.stem in SLOW else ())
     for path in source_files("examples/*.py")

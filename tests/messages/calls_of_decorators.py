@@ -500,6 +500,9 @@ RULES["rules.built_in"] |= {
     "an op without a gradient": lambda: derive(cg.override_gradients(points, {"LinSpace": cg.rules.guided})),
     "a loop": lambda: derive(cg.override_gradients(named_loop, {"StatelessWhile": cg.rules.built_in})),
 }
+RULES["rules.masked"] |= {
+    "an op that mixes elements": lambda: derive(cg.override_gradients(tf.squeeze, {"Squeeze": cg.rules.masked})),
+}
 RULES["rules.clip"] = {
     "by position": lambda: cg.rules.clip(1.0),
     "no limit": lambda: cg.rules.clip(),

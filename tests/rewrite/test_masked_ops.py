@@ -64,7 +64,7 @@ def dtype_of(op_type):
                     others = value.numpy().ravel()[1:], other.numpy().ravel()[1:]
                     if not np.array_equal(*others, equal_nan=True):
                         return None
-        except (TypeError, ValueError, KeyError, tf.errors.OpError):
+        except (TypeError, ValueError, KeyError, RuntimeError, tf.errors.OpError):
             continue
         return dtype
     return None

@@ -123,8 +123,8 @@ def test_importing_the_package_reads_no_arguments(tmp_path):
 
 
 RULE = (
-    "must be an op type and a rule, such as Relu=guided, Relu=deconvnet, Round=pass_through, Exp=zero or Exp=clip:value=5, "
-    "got '{}'"
+    "must be an op type and a rule, such as Relu=guided, Relu=deconvnet, Round=pass_through, Exp=zero, elementwise=masked or "
+    "Exp=clip:value=5, got '{}'"
 )
 PLACE = "must be a place and saved, autodiff, pass_through or zero, such as IdentityN=autodiff, got 'IdentityN'"
 WRONG = {
@@ -268,6 +268,16 @@ def test_override(tmp_path, capsys):
     ]
     loaded = tf.saved_model.load(tmp_path / "target")
     np.testing.assert_allclose(gradient(loaded.f, [-1.0, 0.5, 3.0], [1.0, -10.0, 1.0]), [0.0, 0.0, 5.0])
+
+
+def test_override_all_ops_that_work_element_by_element(tmp_path, capsys):
+    module = tf.Module()
+    module.f = tf.function(lambda x: tf.where(x > 0, tf.math.log(x), 0.0), input_signature=[tf.TensorSpec([3])])
+    tf.saved_model.save(module, tmp_path / "source")
+    status, out, err = main(capsys, "override", tmp_path / "source", tmp_path / "target", "elementwise=masked")
+    assert (status, out.splitlines()[0]) == (0, "overridden  1 Log"), err
+    loaded = tf.saved_model.load(tmp_path / "target")
+    np.testing.assert_allclose(gradient(loaded.f, [0.0, 0.5, -2.0], [1.0, -10.0, 1.0]), [0.0, -20.0, 0.0])
 
 
 def test_override_inside_functions_with_their_own_gradient(tmp_path, capsys):
