@@ -31,7 +31,7 @@ def _rule(function: _Function, key: str = "'Relu'", rule: str = "") -> _Function
     """Decorates a rule or predicate. If it is called without an op, the error says how to pass it instead."""
     api = f"rules.{function.__name__}"
     example = f"{{{key}: tf_cg_ops.rules.{rule or function.__name__}}}"
-    advice = f"Pass the function itself, as in tf_cg_ops.override_gradients(f, {example})."
+    advice = f"Pass the {'predicate' if rule else 'rule'} itself, as in tf_cg_ops.override_gradients(f, {example})."
 
     @tf_internal.autograph_artifact
     @misplaced_calls.explains(api, advice)
@@ -263,7 +263,8 @@ def masked(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
       *dy: The upstream gradient of its output.
 
     Returns:
-      A list with a gradient, or None, for each input. A loaded model can compute two orders of derivatives.
+      A list with a gradient, or None, for each input. The graph has two orders of derivatives of it, and a third if it
+      is traced under a `tf.autodiff.ForwardAccumulator`.
 
     Raises:
       ValueError: The op does not work element by element.

@@ -14,7 +14,7 @@ from ..support.sources import ROOT, source_files
 
 EXAMPLES = ROOT / "examples"
 # Those that train longest, up to minutes, run with the slow tests.
-SLOW = ("long_sequence", "neural_ode", "saliency_maps", "equilibrium_layer")
+SLOW = ("long_sequence", "neural_ode", "saliency_maps", "equilibrium_layer", "nan_in_training")
 NAMES = [
     pytest.param(path.stem, marks=pytest.mark.slow if path.stem in SLOW else ())
     for path in source_files("examples/*.py")
@@ -31,6 +31,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 BREAKAGES = {
     "saliency_maps": "cg.override_gradients = lambda f, rules: f",
+    "nan_in_training": "cg.rules.masked = cg.rules.built_in",
     "equilibrium_layer": "cg.linear.gmres = lambda vjp, dy, **options: dy  # No solution.",
     "log1pexp": "cg.custom_gradient = lambda f: lambda x: f(x)[0]  # Autodiff.",
 }

@@ -428,6 +428,9 @@ RULES["rules.built_in"] |= {
     ),
     "a loop": lambda: derive(cg.override_gradients(in_a_loop(tf.sin), {"StatelessWhile": cg.rules.built_in})),
 }
+RULES["rules.masked"] |= {
+    "an op that mixes elements": lambda: derive(cg.override_gradients(tf.squeeze, {"Squeeze": cg.rules.masked})),
+}
 RULES["rules.clip"] = {
     "by position": lambda: cg.rules.clip(1.0),
     "no limit": lambda: cg.rules.clip(),

@@ -109,8 +109,8 @@ def test_a_folder_that_is_not_there_is_noticed_before_tensorflow_is_imported(arg
 
 
 RULE = (
-    "must be an op type and a rule, such as Relu=guided, Relu=deconvnet, Round=pass_through, Exp=zero or Exp=clip:value=5, "
-    "got '{}'"
+    "must be an op type and a rule, such as Relu=guided, Relu=deconvnet, Round=pass_through, Exp=zero, elementwise=masked or "
+    "Exp=clip:value=5, got '{}'"
 )
 PLACE = "must be a place and saved, autodiff, pass_through or zero, such as IdentityN=autodiff, got 'IdentityN'"
 WRONG = {
@@ -189,6 +189,12 @@ COPYING = {
         "strip --no-check",
         [1.0, -10.0],
         "nothing: the check was turned off",
+    ),
+    "override all ops that work element by element": (
+        lambda x: tf.where(x > 0, tf.math.log(x), 0.0),
+        "override elementwise=masked",
+        [0.0, -5.0],
+        "overridden  1 Log",
     ),
     "strip nothing": (tf.identity, "strip", [1.0, -10.0], "compared  nothing that could be called"),
 }

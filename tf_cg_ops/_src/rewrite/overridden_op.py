@@ -63,9 +63,8 @@ def attach_rule(
 
     `place` follows the name of the op in messages, and `orders` is for the OverriddenOp.
     """
-    # A gradient that reads an output captures it, and TensorFlow then sends it zeros. The op's own gradient can make
-    # these nan.
-    outputs = [tf.stop_gradient(output) if tf_internal.is_trainable(output) else output for output in outputs]
+    # A rule that reads a value captures it. TensorFlow then sends zeros there: the op's own gradient can make them nan.
+    values = [tf.stop_gradient(output) if tf_internal.is_trainable(output) else output for output in outputs]
     wording = _wording(api, rule)
     name = f"{op.name} ({op.type}){place}"
     names = [f"op.inputs[{i}]" for i in range(len(inputs))]
@@ -79,7 +78,7 @@ def attach_rule(
         return attach(wording, name, list(outputs), sources, backward, saved_orders=_ORDERS)
 
     def backward(upstream: Sequence[Any]) -> list[Any]:
-        seen = OverriddenOp(op, inputs, outputs, overridden, orders)
+        seen = OverriddenOp(op, inputs, values, overridden, orders)
         dys = pytree.upstream_gradients(list(outputs), [[output] for output in outputs], upstream)
         try:
             answer = rule(seen, *dys)
