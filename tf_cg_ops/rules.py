@@ -17,13 +17,13 @@ from tf_cg_ops._src.core import misplaced_calls, slices, text, tf_internal
 from tf_cg_ops._src.core.types import Axis, TensorLike
 from tf_cg_ops._src.ready_made.clip import clip as clip_gradients
 from tf_cg_ops._src.ready_made.clip import only_limit, to_limit
-from tf_cg_ops._src.rewrite import control_flow
+from tf_cg_ops._src.rewrite import control_flow, elementwise_ops
 
-__all__ = ["built_in", "clip", "deconvnet", "guided", "pass_through", "zero"]
+__all__ = ["built_in", "clip", "deconvnet", "elementwise", "guided", "masked", "pass_through", "zero"]
 
 _CLIP = "rules.clip"
 
-_Function = TypeVar("_Function", bound=Callable[..., list[Any]])
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def _rule(function: _Function) -> _Function:
@@ -34,7 +34,7 @@ def _rule(function: _Function) -> _Function:
     @tf_internal.autograph_artifact
     @misplaced_calls.explains(api, advice)
     @functools.wraps(function)
-    def rule(op: Any, *dy: Any) -> list[Any]:
+    def rule(op: Any, *dy: Any) -> Any:
         if not hasattr(op, "node_def"):
             raise TypeError(f"{api}: op must be a tf.Operation, got {text.describe(op)}. {advice}")
         return function(op, *dy)
@@ -201,6 +201,25 @@ def zero(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
     """
     has_zeros = [tf_internal.is_trainable(x) and x.dtype not in (tf.resource, tf.variant) for x in op.inputs]
     return [tf.zeros_like(x) if zeros else None for x, zeros in zip(op.inputs, has_zeros, strict=True)]
+
+
+@_rule
+def elementwise(op: tf.Operation) -> bool:
+    """Whether an op works element by element."""
+    return elementwise_ops.is_elementwise(op)
+
+
+@_rule
+def masked(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
+    """The gradient of an op that works element by element, which is zero wherever the upstream gradient is."""
+    if op.type not in elementwise_ops.TYPES:
+        raise ValueError(
+            f"rules.masked: op must work element by element, as Log and Mul do, got '{op.name}' ({op.type}). Write "
+            "{tf_cg_ops.rules.elementwise: tf_cg_ops.rules.masked}."
+        )
+    if op.type in elementwise_ops.KEEP_ZERO:
+        return built_in(op, *dy)
+    return elementwise_ops.masked_gradients(op, slices.to_dense(dy[0]), built_in)
 
 
 @tf_internal.autograph_artifact

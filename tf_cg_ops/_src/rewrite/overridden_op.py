@@ -22,11 +22,18 @@ class OverriddenOp:
 
     Attributes:
       inputs: The inputs, as Tensors of the graph with the copy of the op.
+      values: The outputs, without the gradient of the rule.
     """
 
-    def __init__(self, op: Any, inputs: Sequence[tf.Tensor], overridden: Callable[[], list[tf.Tensor]]) -> None:
+    def __init__(
+        self,
+        op: Any,
+        inputs: Sequence[tf.Tensor],
+        values: Sequence[tf.Tensor],
+        overridden: Callable[[], list[tf.Tensor]] | None = None,
+    ) -> None:
         self._op = op
-        self.inputs = list(inputs)
+        self.inputs, self.values = list(inputs), list(values)
         self._overridden = overridden
 
     # If a rule reads an output, the second derivative goes through the rule again, which takes one more trace. Most
@@ -34,7 +41,7 @@ class OverriddenOp:
     @functools.cached_property
     def outputs(self) -> list[tf.Tensor]:
         """The outputs."""
-        return self._overridden()
+        return self._overridden() if self._overridden else self.values
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._op, name)
@@ -47,6 +54,9 @@ def attach_rule(
 
     `place` follows the name of the op in messages.
     """
+    # A gradient that reads an output captures it, and TensorFlow then sends it zeros. The op's own gradient can make
+    # these nan.
+    outputs = [tf.stop_gradient(output) if tf_internal.is_trainable(output) else output for output in outputs]
     wording = _wording(api, rule)
     name = f"{op.name} ({op.type}){place}"
     names = [f"op.inputs[{i}]" for i in range(len(inputs))]
@@ -60,7 +70,7 @@ def attach_rule(
         return attach(wording, name, list(outputs), sources, backward, saved_orders=_ORDERS)
 
     def backward(upstream: Sequence[Any]) -> list[Any]:
-        seen = OverriddenOp(op, inputs, overridden)
+        seen = OverriddenOp(op, inputs, outputs, overridden)
         dys = pytree.upstream_gradients(list(outputs), [[output] for output in outputs], upstream)
         try:
             answer = rule(seen, *dys)

@@ -1,0 +1,118 @@
+"""Ops that work element by element, and gradients of theirs that are zero wherever the upstream gradient is."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.custom_gradient import traced_rule
+from tf_cg_ops._src.custom_gradient.graph_rule import attach
+from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
+from tf_cg_ops._src.rewrite.overridden_op import OverriddenOp
+
+KEEP_ZERO, MULTIPLY = (
+    frozenset(names.split())
+    for names in (
+        # Their gradients select, add or change the sign, so they make no nan of a zero.
+        "Add AddN AddV2 Cast Ceil ClipByValue Complex Conj Elu Floor FloorDiv Imag LeakyRelu Maximum Minimum Neg "
+        "NextAfter Real Relu Relu6 Rint Round Selu Sign Sub TruncateDiv",
+        # Their gradients multiply by numbers that can be infinite or nan.
+        "Abs Acos Acosh Angle Asin Asinh Atan Atan2 Atanh BesselI0 BesselI0e BesselI1 BesselI1e BesselJ0 BesselJ1 "
+        "BesselK0 BesselK0e BesselK1 BesselK1e BesselY0 BesselY1 Betainc ComplexAbs Cos Cosh Dawsn Digamma Div "
+        "DivNoNan EluGrad Erf Erfc Erfinv Exp Expint Expm1 FloorMod FresnelCos FresnelSin Igamma Igammac Inv InvGrad "
+        "LeakyReluGrad Lgamma Log Log1p Mul MulNoNan Ndtri Polygamma Pow RealDiv Reciprocal ReciprocalGrad Relu6Grad "
+        "ReluGrad Rsqrt RsqrtGrad SeluGrad Sigmoid SigmoidGrad Sin Sinh Softplus SoftplusGrad Softsign Spence Sqrt "
+        "SqrtGrad Square SquaredDifference Tan Tanh TanhGrad Xdivy Xlog1py Xlogy Zeta",
+    )
+)
+TYPES = KEEP_ZERO | MULTIPLY
+
+# Takes tensors of one shape, and returns one tensor of that shape, or None, for each derivative.
+_Function = Callable[[list[Any]], Sequence[Any]]
+
+_WORDING = without_gradient_function("rules.masked")
+
+
+def is_elementwise(op: Any) -> bool:
+    """Whether an op works element by element on real or complex numbers, and has TensorFlow's gradient."""
+    return op.type in TYPES and "_gradient_op_type" not in op.node_def.attr and tf_internal.is_trainable(op.outputs[0])
+
+
+def masked_gradients(op: Any, dy: tf.Tensor, built_in: Callable[..., list[Any]]) -> list[tf.Tensor | None]:
+    """The gradients of an op that multiplies, with zeros where `dy` is zero. `built_in` is TensorFlow's gradient."""
+    values = op.values if isinstance(op, OverriddenOp) else op.outputs
+    inputs, name = list(op.inputs), f"{op.name} ({op.type})"
+
+    def of_copy(tensors: list[Any]) -> list[Any]:
+        graph = tf.compat.v1.get_default_graph()
+        attributes = {key: value for key, value in op.node_def.attr.items() if not key.startswith("_")}
+        copy = tf_internal.create_op(graph, op.type, tensors[:-1], attributes)
+        return built_in(copy, tensors[-1])
+
+    like = None if len(inputs) == 1 else dy
+    wide = [_broadcast(x, like) for x in inputs]
+    gradients = built_in(OverriddenOp(op, wide, values), dy)
+    if any(x is y for x, y in zip(inputs, wide, strict=True)):  # A gradient of the full shape needs no broadcasting.
+        direct = built_in(OverriddenOp(op, inputs, values), dy)
+        gradients = [d if x is y else g for x, y, d, g in zip(inputs, wide, direct, gradients, strict=True)]
+    masked = _masked(name, of_copy, [*inputs, dy], [dy], gradients, like)
+    return [_sum_to(g, x, like) for g, x in zip(masked, inputs, strict=True)]
+
+
+def _masked(
+    name: str, function: _Function, tensors: list[Any], weights: list[Any], values: Sequence[Any], like: Any
+) -> list[Any]:
+    """The values of a function, zero where a weight is zero and the value is not finite, at all orders of derivative.
+
+    A derivative has the weights of the function and its own upstream gradient. So it is never the product of a zero
+    and a number that is not finite, but by `dy` it is the op's own derivative also where `dy` is zero.
+    """
+    selected = [tf.not_equal(weight, 0) for weight in weights]
+    positions = [i for i, value in enumerate(values) if value is not None]
+    results = [_where(selected, values[i]) for i in positions]
+
+    def backward(upstream: list[Any]) -> list[Any]:
+        wide = [_broadcast(tensor, like) for tensor in tensors]
+        sums: list[Any] = [None] * len(tensors)
+        for position, c in zip(positions, upstream, strict=True):
+
+            def derivative(tensors: list[Any], position: int = position) -> list[Any]:
+                *primals, c = map(tf.identity, tensors)
+                value = function(primals)[position]
+                return tf.gradients(value, primals, c)
+
+            parts = derivative([*wide, c])
+            parts = _masked(name, derivative, [*wide, c], [*weights, c], parts, like)
+            for i, part in enumerate(parts):
+                if part is not None:
+                    sums[i] = part if sums[i] is None else sums[i] + part
+        return [_sum_to(g, tensor, like) for g, tensor in zip(sums, tensors, strict=True)]
+
+    with traced_rule.derivative(traced_rule.current_order()):  # A file has two orders, since each multiplies its size.
+        attached = iter(attach(_WORDING, name, results, tensors, backward))
+    return [next(attached) if i in positions else None for i in range(len(values))]
+
+
+def _where(selected: list[Any], value: tf.Tensor) -> tf.Tensor:
+    """The value, or zero where something is not selected and the value is not finite."""
+    keep = functools.reduce(tf.logical_and, selected)
+    if len(selected) > 1:
+        is_finite = tf.math.is_finite(tf.abs(value) if value.dtype.is_complex else value)
+        keep = tf.logical_or(keep, is_finite)
+    return tf.where(keep, value, tf.zeros_like(value))
+
+
+def _broadcast(tensor: Any, like: Any) -> Any:
+    if like is None or (tensor.shape.is_fully_defined() and tensor.shape == like.shape):
+        return tensor
+    return tf.broadcast_to(tensor, tf.shape(like))
+
+
+def _sum_to(gradient: Any, tensor: Any, like: Any) -> Any:
+    """The sum over the dimensions in which the tensor was broadcast."""
+    if gradient is None or _broadcast(tensor, like) is tensor:
+        return gradient
+    axes, _ = tf.raw_ops.BroadcastGradientArgs(s0=tf.shape(tensor), s1=tf.shape(like))
+    return tf.reshape(tf.reduce_sum(gradient, axes), tf.shape(tensor))
