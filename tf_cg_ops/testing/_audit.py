@@ -15,11 +15,12 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, text, tf_internal
 from tf_cg_ops._src.core.types import Structure
+from tf_cg_ops._src.rewrite.graph_copy import Replace
 from tf_cg_ops._src.rewrite.traced_call import TracedCall
 from tf_cg_ops.saved_model import _inputs
 
 from ._audit_check import STATES, Findings, check
-from ._audit_nonfinite import FirstNonfinite, Search
+from ._audit_nonfinite import FirstNonfinite, Search, mask, of_sum
 from ._audit_record import (
     API,
     NOT_SAVED,
@@ -133,40 +134,63 @@ def audit(
                 if time.monotonic() - reported > 5:
                     reported = time.monotonic()
                     report_progress(f"checked {i + 1} of {len(recording.places)}")
-        first = None if _are_finite(call.graph, results) else _first_nonfinite(call, tensors, run)
+        first = None if _are_finite(call.graph, results) else _first_nonfinite(call, tensors, run, results)
     del model
     return AuditReport(name, _folded(rows), first)
 
 
-def _run(graph: Any, tensors: Sequence[tf.Tensor], upstream: Callable[..., Any], replace: Any) -> list[np.ndarray]:
-    """The value of a graph and its gradient, while all that was replaced takes its notes."""
-    results = tf_internal.call_trace(trace_gradient(graph, tensors, upstream, replace), *tensors)
-    return [np.asarray(result) if has_numbers(result.dtype) else np.zeros(0) for result in results]
-
-
-def _are_finite(graph: Any, results: Sequence[np.ndarray]) -> bool:
+def _are_finite(graph: Any, results: Sequence[tf.Tensor]) -> bool:
     """Whether the gradient of a run is finite, and its value too: parts of an array can be infinite on purpose."""
-    values, gradients = results[: len(graph.outputs)], results[len(graph.outputs) :]
+    count = len(graph.outputs)
+    values = [np.asarray(y) for y in results[:count] if has_numbers(y.dtype)]
     are_numbers = all(np.all(np.isfinite(y)) if y.ndim == 0 else not np.any(np.isnan(y)) for y in values)
-    return are_numbers and all(np.all(np.isfinite(g)) for g in gradients)
+    return are_numbers and not _nonfinite(results[count:])
+
+
+def _nonfinite(tensors: Sequence[tf.Tensor]) -> list[np.ndarray]:
+    arrays = [np.asarray(tensor) for tensor in tensors if has_numbers(tensor.dtype)]
+    return [array for array in arrays if not np.all(np.isfinite(array))]
 
 
 def _first_nonfinite(
-    call: TracedCall, tensors: Sequence[tf.Tensor], run: Callable[..., list[np.ndarray]]
-) -> FirstNonfinite | None:
-    """Runs the function again, and notes all numbers."""
-    graph, search = call.graph, Search()
-    with _kept_variables(graph):
-        results = run(search.replace)
-    given = [(f"argument {i}", t, x) for i, (t, x) in enumerate(zip(call.inputs, tensors, strict=True))]
-    names = {id(variable.handle): f"the variable '{variable.name}'" for variable in call.variables}
+    call: TracedCall,
+    tensors: Sequence[tf.Tensor],
+    run: Callable[..., Sequence[tf.Tensor]],
+    results: Sequence[tf.Tensor],
+) -> FirstNonfinite:
+    """Runs the function again, and notes its values or gradients. The results are those of the first run."""
+    graph = call.graph
+    names = [(f"argument {i}", t, x) for i, (t, x) in enumerate(zip(call.inputs, tensors, strict=True))]
+    variables = {id(variable.handle): f"the variable '{variable.name}'" for variable in call.variables}
     for outside, inside in graph.captures:
-        value = _value_behind(outside)
-        if value is not None:
-            given.append((names.get(id(outside), f"'{inside.op.name}', which it captures"), inside, value))
-    given = [(name, t, np.asarray(x)) for name, t, x in given if has_numbers(x.dtype)]
-    outputs = [y for y, value in zip(graph.outputs, results, strict=False) if not np.all(np.isfinite(value))]
-    return search.first(outputs, [(name, t, x) for name, t, x in given if not np.all(np.isfinite(x))])
+        names.append((variables.get(id(outside), f"the captured '{inside.op.name}'"), inside, _value_behind(outside)))
+    given = [(name, t, array) for name, t, x in names if x is not None for array in _nonfinite([x])]
+
+    def of_values(ends: Sequence[Any]) -> FirstNonfinite | None:
+        search = Search("value")
+        run(search.replace, is_differentiated=False)
+        return search.first(ends, given)
+
+    ends = [y for y, value in zip(graph.outputs, results, strict=False) if _nonfinite([value])]
+    first = of_values(ends) if ends else None
+    if first is not None:
+        return first
+    search = Search("gradient")
+    run(search.replace)
+    first = of_values(search.behind_gradient) if search.behind_gradient else None
+    first = first or search.gradient or of_sum(_nonfinite(results)[-1])
+    # If the op is repeated, as in the layers of a model, a mask of its line is mostly enough.
+    helps = search.is_of_zero and any(_are_finite(graph, run(mask(only))) for only in (search.gradient, None))
+    return dataclasses.replace(first, masking_helps=helps)
+
+
+def _run(
+    graph: Any, tensors: Sequence[tf.Tensor], upstream: Any, replace: Replace, is_differentiated: bool = True
+) -> Sequence[tf.Tensor]:
+    """The value of a graph, and its gradient. Its variables keep their values."""
+    traced = trace_gradient(graph, tensors, upstream if is_differentiated else None, replace)
+    with _kept_variables(graph):
+        return tf_internal.call_trace(traced, *tensors)
 
 
 def _check_arguments(f: Any, args: Any, like: Any, max_elements: Any) -> None:
@@ -200,7 +224,7 @@ def _check_names(name: str, like: Mapping[str, Any], places: Sequence[Place]) ->
     if unknown:
         known = sorted({name_of(place.op) for place in places})
         raise ValueError(
-            f"{API}: an intended gradient must belong to a function in '{name}' that has a custom gradient, got "
+            f"{API}: like, or --intended, must name functions with a custom gradient in '{name}', got "
             f"{text.quoted(sorted(unknown))}. These are there: {text.quoted(known)}."
         )
 

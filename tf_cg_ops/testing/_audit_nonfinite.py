@@ -8,10 +8,12 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
+from tf_cg_ops import rules
 from tf_cg_ops._src.core import python_op, tf_internal
-from tf_cg_ops._src.custom_gradient import rule_op
+from tf_cg_ops._src.custom_gradient import rule_op, traced_rule
 from tf_cg_ops._src.rewrite import control_flow
-from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
+from tf_cg_ops._src.rewrite.graph_copy import GraphCopy, Replace
+from tf_cg_ops._src.rewrite.overridden_op import attach_rule
 
 from ._audit_record import (
     API,
@@ -27,6 +29,8 @@ from ._audit_record import (
 
 Where = Literal["value", "gradient"]
 _SUBJECT = f"{API}: the search for numbers that are not finite"
+# An order of derivative that no file holds, so that the rule is not traced for one.
+_NOT_SAVED = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,47 +81,55 @@ class _Event:
 
 
 class Search:
-    """Notes, in a copy of a graph and its gradient, which ops return numbers that are not finite.
+    """Notes, in a copy of a graph, which ops make numbers that are not finite: in its values, or in its gradient.
 
     `replace` is for `trace_gradient`. Tensors are those of the graph that is copied.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, where: Where) -> None:
+        self._where = where
         self._events: list[_Event] = []
-        self._gradient: FirstNonfinite | None = None
-        self._behind_gradient: list[Any] = []  # The inputs that were not finite there.
         self._noted: set[int] = set()  # The ids of ops.
         # By the id of a tensor: those that have its numbers inside or outside of a function, loop or branch.
         self._same: dict[int, list[Any]] = {}
+        self.gradient: FirstNonfinite | None = None
+        self.behind_gradient: list[Any] = []  # The inputs that were not finite there.
+        self.is_of_zero = False  # Whether an elementwise op has this gradient where the upstream gradient is zero.
 
     def replace(self, copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[Any] | None:
-        """Copies an op with notes of its values and gradients."""
+        """Copies an op with notes."""
         if op.type in control_flow.TYPES:
             return self._copy_control_flow(copy, op, inputs)
         if passes_gradients(op):
             return inputs[: len(op.outputs)]
         positions = [i for i, t in enumerate(op.outputs) if has_numbers(t.dtype)]
-        if not positions or not inputs or (op.type in ("Identity", "ReadVariableOp") and not is_place(op)):
+        passes = op.type in ("Identity", "ReadVariableOp") and not is_place(op)
+        if not positions or not inputs or passes or "seed2" in op.node_def.attr:
             return None
         upstream: list[Any] = []
-        watched = [self._watched(op, tensor, inputs, upstream) for tensor in inputs]
-        outputs = copy_place(copy, op, watched)[0] if is_place(op) else copy.copy_op(op, watched)
-        self._noted.add(id(op))
+        if self._where == "gradient":
+            inputs = [self._watched(op, tensor, inputs, upstream) for tensor in inputs]
+        outputs = copy_place(copy, op, inputs)[0] if is_place(op) else copy.copy_op(op, inputs)
         values = [outputs[i] for i in positions]
-        note = functools.partial(self._note_value, op, positions)
-        effects = _call(note, [*values, *(t for t in inputs if has_numbers(t.dtype))])
+        self._noted.add(id(op))
 
         def gradient(*dys: Any) -> list[Any]:
             upstream[:] = map(_values_of, dys)
             return list(dys)
 
-        with tf.control_dependencies(effects):
-            probes = dict(zip(positions, with_gradient(values, gradient), strict=True))
-        return [probes.get(i, output) for i, output in enumerate(outputs)]
+        if self._where == "gradient":
+            values = with_gradient(values, gradient)
+        else:
+            note = functools.partial(self._note_value, op, positions)
+            with tf.control_dependencies(_call(note, [*values, *(t for t in inputs if has_numbers(t.dtype))])):
+                values = [tf.identity(value) for value in values]
+        by_position = dict(zip(positions, values, strict=True))
+        return [by_position.get(i, output) for i, output in enumerate(outputs)]
 
     def _watched(self, op: Any, tensor: Any, inputs: Sequence[Any], upstream: list[Any]) -> Any:
         """An input with a gradient that is noted. TensorFlow only asks for it if arguments of the run are behind it."""
-        if not has_numbers(tensor.dtype) and not (tensor.dtype == tf.resource and is_place(op)):
+        is_variable = tensor.dtype == tf.resource and is_place(op)
+        if not (has_numbers(tensor.dtype) or is_variable) or tensor.op.type == "Const":
             return tensor
         here = tf.compat.v1.get_default_graph()
         # Captured here, because the gradient of a conditional finds no tensors from around it.
@@ -145,6 +157,7 @@ class Search:
                 self._same.setdefault(id(tensor), []).append(same)
             return copy.call(function, arguments)
 
+        tf_internal.cache_control_flow_graphs(op)  # A later search has the same tensors.
         return control_flow.copy(op, inputs, call)
 
     def _note_value(self, op: Any, positions: Sequence[int], *arrays: np.ndarray) -> list[np.ndarray]:
@@ -159,26 +172,27 @@ class Search:
         return [np.array(True)]
 
     def _note_gradient(self, op: Any, num_upstream: int, left: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
-        upstream, given = arrays[:num_upstream], arrays[num_upstream:]
-        wrong = [dy for dy in upstream if not _is_finite(dy)]
-        if self._gradient is None and wrong:  # Each gradient in the sum was finite.
-            self._gradient = dataclasses.replace(_found(op, "gradient", wrong[0], [], []), function="AddN")
-        elif self._gradient is None and not _is_finite(left):
-            self._gradient = _found(op, "gradient", left, upstream, given)
-            captures = rule_op.parts_of_inputs(op)[2] if op.type == "CustomGradientRule" else []
-            sources = _sources(op, [left], given)
-            self._behind_gradient = [t for t in sources if not any(t is capture for capture in captures)]
+        if self.gradient is None and not _is_finite(left):
+            upstream, given = arrays[:num_upstream], arrays[num_upstream:]
+            self.gradient = _found(op, "gradient", left, upstream, given)
+            wrong = [dy for dy in upstream if not _is_finite(dy)]
+            if wrong:  # Each gradient in the sum was finite.
+                self.gradient = dataclasses.replace(_found(op, "gradient", wrong[0], [], []), function="AddN")
+            else:
+                captures = rule_op.parts_of_inputs(op)[2] if op.type == "CustomGradientRule" else []
+                sources = _sources(op, [left], given)
+                self.behind_gradient = [t for t in sources if not any(t is capture for capture in captures)]
+                at = ~np.isfinite(left) if upstream[0].shape == left.shape else slice(None)
+                self.is_of_zero = not is_place(op) and rules.elementwise(op) and not np.all(upstream[0][at])
         return [np.array(True)]
 
-    def first(self, outputs: Sequence[Any], given: Sequence[tuple[str, Any, np.ndarray]]) -> FirstNonfinite | None:
-        """What was found; None if all was finite.
+    def first(self, ends: Sequence[Any], given: Sequence[tuple[str, Any, np.ndarray]]) -> FirstNonfinite | None:
+        """The first op whose values made those of `ends`, tensors that are not finite; None if there is none.
 
-        Args:
-          outputs: The outputs of the graph that are not finite.
-          given: The tensors for arguments and variables that are not finite, each with its name and value.
+        `given` has the tensors for arguments and variables that are not finite, each with its name and value.
         """
         wanted: set[int] = set()
-        self._want(outputs or self._behind_gradient, wanted)
+        self._want(ends, wanted)
         first = from_infinity = None
         for event in reversed(self._events):
             if any(id(tensor) in wanted for tensor in event.outputs):
@@ -190,7 +204,7 @@ class Search:
                 wanted -= {id(tensor) for tensor in event.outputs}
                 self._want(event.inputs, wanted)
         reached = [_described(name, "", "value", x, [], _detail(x, [], [])) for name, t, x in given if id(t) in wanted]
-        return first or from_infinity or next(iter(reached), None) or self._gradient
+        return first or from_infinity or next(iter(reached), None)
 
     def _want(self, tensors: Sequence[Any], wanted: set[int]) -> None:
         """Adds the ids of these tensors, and of those that have their numbers or that ops without notes pass on."""
@@ -203,6 +217,27 @@ class Search:
                 if id(tensor.op) not in self._noted and tensor.op.type not in control_flow.TYPES:
                     waiting += tensor.op.inputs
         wanted |= seen
+
+
+def of_sum(gradient: np.ndarray) -> FirstNonfinite:
+    """For a gradient of an argument that is not finite, while all parts of its sum are."""
+    return _described("AddN", "", "gradient", gradient, [], _detail(gradient, [], []))
+
+
+def mask(only: FirstNonfinite | None) -> Replace:
+    """Gives elementwise ops the gradient of `rules.masked`, or those only that have this type and line."""
+
+    def replace(copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[Any] | None:
+        if is_place(op):
+            return inputs[: len(op.outputs)] if passes_gradients(op) else copy_place(copy, op, inputs)[0]
+        if only and not (op.type == only.function and only.at in (line_of(op), op.name)):
+            return None
+        if op.type in control_flow.TYPES or not op.outputs or not rules.elementwise(op):
+            return None
+        with traced_rule.derivative(_NOT_SAVED):
+            return attach_rule(API, rules.masked, op, inputs, copy.copy_op(op, inputs))
+
+    return replace
 
 
 def _call(note: Callable[..., list[np.ndarray]], tensors: Sequence[Any]) -> list[tf.Tensor]:

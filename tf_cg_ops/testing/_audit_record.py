@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -148,19 +149,27 @@ def line_of(op: Any) -> str:
 
 
 def trace_gradient(
-    graph: Any, tensors: Sequence[tf.Tensor], upstream: Callable[[Sequence[Any]], list[Any]], replace: Replace
+    graph: Any, tensors: Sequence[tf.Tensor], upstream: Callable[[Sequence[Any]], list[Any]] | None, replace: Replace
 ) -> Any:
     """Traces a copy of a graph, which returns its outputs, and then its gradients for what `upstream` returns."""
     values, handles = captures_of(graph)
     others = [(inside, outside) for outside, inside in graph.captures]
+    seeds = itertools.count(1)
 
     def replaced(copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[Any] | None:
-        # What is not finite is to be found, and not to end the run.
-        return inputs if op.type.startswith("CheckNumerics") else replace(copy, op, inputs)
+        if op.type.startswith("CheckNumerics"):  # What is not finite is to be found, and not to end the run.
+            return inputs
+        outputs = replace(copy, op, inputs)
+        if outputs is None and "seed2" in op.node_def.attr and not op.get_attr("seed") and not op.get_attr("seed2"):
+            outputs = copy.copy_op(op, inputs)  # Each run of a trace draws the same numbers.
+            tf_internal.set_attribute(outputs[0].op, "seed2", tf.compat.v1.AttrValue(i=next(seeds)))
+        return outputs
 
     def flat_function(*inputs: tf.Tensor) -> list[Any]:
         copy = GraphCopy([*zip(graph.inputs, inputs, strict=False), *others], replaced)
         outputs = [tf.identity(output) for output in copy.outputs_of(graph)]
+        if upstream is None:
+            return outputs
         ys = [y for y in outputs if tf_internal.is_trainable(y)]
         here = tf.compat.v1.get_default_graph()
         xs = [x for x in inputs if tf_internal.is_trainable(x)]
