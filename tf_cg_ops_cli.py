@@ -56,8 +56,9 @@ def _parser() -> argparse.ArgumentParser:
         "override",
         "change the gradients of ops in a SavedModel",
         "Writes a copy of SOURCE in which every op of a TYPE uses the gradient RULE: guided, deconvnet, pass_through, "
-        "zero, or clip with a limit. Values stay the same. Loading the copy needs tf_cg_ops. Both models run on the "
-        "same inputs. If their results differ, nothing is written.",
+        "zero, masked, or clip with a limit. With elementwise=masked, a zero times an infinite number is 0, not nan. "
+        "Values stay the same. Loading the copy needs tf_cg_ops. Both models run on the same inputs. If their results "
+        "differ, nothing is written.",
         f"{_PROGRAM} override trained_model model_for_saliency_maps Relu=guided Exp=clip:value=5",
     )
     _add_copying(override)
@@ -66,8 +67,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TYPE=RULE",
         nargs="+",
         type=_rule,
-        help="an op type and a rule: guided, deconvnet, pass_through, zero, clip:value=LIMIT, clip:norm=LIMIT or "
-        "clip:global_norm=LIMIT; to list the op types in the model, give a wrong one",
+        help="an op type, or elementwise for all ops that work element by element, and a rule: guided, deconvnet, "
+        "pass_through, zero, masked, clip:value=LIMIT, clip:norm=LIMIT or clip:global_norm=LIMIT; to list the op types "
+        "in the model, give a wrong one",
     )
     override.add_argument(
         "--inside",
@@ -193,13 +195,13 @@ def _rule(argument: str) -> tuple[str, str, dict[str, float]]:
     op_type, _, rule = argument.partition("=")
     name, _, limit = rule.partition(":")
     kind, _, number = limit.partition("=")
-    is_complete = name in ("guided", "deconvnet", "pass_through", "zero") and not limit
+    is_complete = name in ("guided", "deconvnet", "masked", "pass_through", "zero") and not limit
     if op_type and (is_complete or (name == "clip" and kind in ("value", "norm", "global_norm"))):
         with contextlib.suppress(ValueError):
             return op_type, name, {} if is_complete else {kind: float(number)}
     raise argparse.ArgumentTypeError(
-        "must be an op type and a rule, such as Relu=guided, Relu=deconvnet, Round=pass_through, Exp=zero or "
-        f"Exp=clip:value=5, got '{argument}'"
+        "must be an op type and a rule, such as Relu=guided, Relu=deconvnet, Round=pass_through, Exp=zero, "
+        f"elementwise=masked or Exp=clip:value=5, got '{argument}'"
     )
 
 

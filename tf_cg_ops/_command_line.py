@@ -98,7 +98,9 @@ def _strip(options: argparse.Namespace) -> int:
 
 def _override(options: argparse.Namespace) -> int:
     chosen = {
-        op_type: getattr(rules, name)(**limit) if limit else getattr(rules, name)
+        rules.elementwise if op_type == "elementwise" else op_type: (
+            getattr(rules, name)(**limit) if limit else getattr(rules, name)
+        )
         for op_type, name, limit in options.rules
     }
     unmatched = "ignore" if options.ignore_unmatched else "error"

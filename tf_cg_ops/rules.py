@@ -18,6 +18,7 @@ from tf_cg_ops._src.core.types import Axis, TensorLike
 from tf_cg_ops._src.ready_made.clip import clip as clip_gradients
 from tf_cg_ops._src.ready_made.clip import only_limit, to_limit
 from tf_cg_ops._src.rewrite import control_flow, elementwise_ops
+from tf_cg_ops._src.rewrite.rule_table import UNREACHED
 
 __all__ = ["built_in", "clip", "deconvnet", "elementwise", "guided", "masked", "pass_through", "zero"]
 
@@ -26,20 +27,21 @@ _CLIP = "rules.clip"
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def _rule(function: _Function) -> _Function:
-    """Decorates a rule. If it is called without an op, the error says how to pass the rule instead."""
+def _rule(function: _Function, key: str = "'Relu'", rule: str = "") -> _Function:
+    """Decorates a rule or predicate. If it is called without an op, the error says how to pass it instead."""
     api = f"rules.{function.__name__}"
-    advice = f"Pass the rule itself, as in tf_cg_ops.override_gradients(f, {{'Relu': tf_cg_ops.{api}}})."
+    example = f"{{{key}: tf_cg_ops.rules.{rule or function.__name__}}}"
+    advice = f"Pass the function itself, as in tf_cg_ops.override_gradients(f, {example})."
 
     @tf_internal.autograph_artifact
     @misplaced_calls.explains(api, advice)
     @functools.wraps(function)
-    def rule(op: Any, *dy: Any) -> Any:
+    def call(op: Any, *dy: Any) -> Any:
         if not hasattr(op, "node_def"):
             raise TypeError(f"{api}: op must be a tf.Operation, got {text.describe(op)}. {advice}")
         return function(op, *dy)
 
-    return rule  # type: ignore[return-value]
+    return call  # type: ignore[return-value]
 
 
 @_rule
@@ -203,15 +205,75 @@ def zero(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
     return [tf.zeros_like(x) if zeros else None for x, zeros in zip(op.inputs, has_zeros, strict=True)]
 
 
-@_rule
+@functools.partial(_rule, key="tf_cg_ops.rules.elementwise", rule="masked")
 def elementwise(op: tf.Operation) -> bool:
-    """Whether an op works element by element."""
+    """Whether an op works element by element: a key for the rules of `tf_cg_ops.override_gradients`.
+
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops as cg
+    >>> f = cg.override_gradients(lambda x: tf.reduce_sum(tf.exp(x) + x), {cg.rules.elementwise: cg.rules.zero})
+    >>> x = tf.constant([0.0, 1.0])
+    >>> with tf.GradientTape() as tape:
+    ...     tape.watch(x)
+    ...     y = f(x)
+    >>> tape.gradient(y, x).numpy().tolist()
+    [0.0, 0.0]
+
+    These are unary ops, binary ops with broadcasting, and casts, such as Log, Mul, Pow, Maximum, Cast and Betainc, if
+    their output is real or complex. Ops that only select or pass on numbers, such as SelectV2, Identity and BiasAdd,
+    are not among them.
+
+    Args:
+      op: A tf.Operation.
+
+    Returns:
+      A bool. It is False for an op with a gradient that was registered under another name.
+    """
     return elementwise_ops.is_elementwise(op)
 
 
-@_rule
+@functools.partial(_rule, key="tf_cg_ops.rules.elementwise")
 def masked(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
-    """The gradient of an op that works element by element, which is zero wherever the upstream gradient is."""
+    """A zero upstream gradient stays zero, also where the derivative of the op is infinite or nan.
+
+        dx = sum over broadcast dimensions of (dy * J(x) where dy != 0, else 0)
+
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops as cg
+    >>> def f(x):
+    ...     return tf.where(x > 0, tf.math.log(x), 0.0)  # At 0, its gradient is 0 * inf = nan.
+    >>> safe = cg.override_gradients(f, {cg.rules.elementwise: cg.rules.masked})
+    >>> x = tf.constant([0.0, 1.0, 2.0])
+    >>> with tf.GradientTape() as tape:
+    ...     tape.watch(x)
+    ...     y = safe(x)
+    >>> tape.gradient(y, x, output_gradients=tf.constant([5.0, 1.0, 10.0])).numpy().tolist()
+    [0.0, 1.0, 5.0]
+
+    `J` is the derivative of the op, as TensorFlow computes it. The result is the gradient that `f` has with a second
+    `tf.where`, as in `tf.where(x > 0, tf.math.log(tf.where(x > 0, x, 1.0)), 0.0)`. That holds for all orders: a
+    derivative is zero where one of its upstream gradients is zero and it would be infinite or nan. By `dy`, it is
+    `J(x)` also where `dy` is zero, if that is finite.
+
+    A number that is selected stays as it is: the gradient of `log(0)` is infinite. The rule cannot reach ops that mix
+    elements, such as MatMul, Softmax and Max, or functions with their own gradient. A warning names those it met.
+
+    Args:
+      op: An op for which `elementwise` is True.
+      *dy: The upstream gradient of its output.
+
+    Returns:
+      A list with a gradient, or None, for each input. A loaded model can compute two orders of derivatives.
+
+    Raises:
+      ValueError: The op does not work element by element.
+
+    TensorFlow's own gradient of the op differs only where `dy` is zero. TensorFlow has nothing like this rule: see
+    https://github.com/tensorflow/tensorflow/issues/38349.
+
+    Source: the second `tf.where` is in the note "discussion/where-nan.pdf" of TensorFlow Probability, and in JAX's
+    frequently asked questions under "Gradients contain NaN where using where".
+    """
     if op.type not in elementwise_ops.TYPES:
         raise ValueError(
             f"rules.masked: op must work element by element, as Log and Mul do, got '{op.name}' ({op.type}). Write "
@@ -220,6 +282,9 @@ def masked(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
     if op.type in elementwise_ops.KEEP_ZERO:
         return built_in(op, *dy)
     return elementwise_ops.masked_gradients(op, slices.to_dense(dy[0]), built_in)
+
+
+setattr(masked, UNREACHED, elementwise_ops.UNREACHED)
 
 
 @tf_internal.autograph_artifact

@@ -35,6 +35,10 @@ TF_RECOMPUTED = "tf.recompute_grad"
 SCAN = "cg.scan"
 TF_SCAN = "tf.scan"
 
+# A model with and without masked gradients.
+MASKED = "cg.rules.masked"
+UNMASKED = "as it is"
+
 # Calls of NumPy.
 NUMPY_VJP = "cg.numpy_function with vjp"
 NUMPY_GRADIENTS = "cg.numpy_function with gradients"

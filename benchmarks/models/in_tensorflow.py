@@ -9,7 +9,7 @@ import tensorflow_probability as tfp
 
 import tf_cg_ops as cg
 
-from ..harness.names import DECORATOR, EMBED, TF, TFP
+from ..harness.names import DECORATOR, EMBED, MASKED, TF, TFP, UNMASKED
 from .networks import Network, Unit, arrays
 
 MODES = ("eager", "tf.function", "XLA")
@@ -36,16 +36,34 @@ def units(unit: Unit) -> dict[str, Callable[[Any], Any]]:
 
 def steps(network: Network, mode: str, dtype: type = np.float32) -> dict[str, Callable[[], Any]]:
     """For each implementation, a function that returns the loss and the gradients of the weights."""
+    variables, x, y = _tensors(network, dtype)
+
+    def loss(unit: Callable[[Any], Any]) -> Callable[[], Any]:
+        return lambda: network.loss(unit, variables, x, y)
+
+    return {name: _step(loss(unit), variables, mode) for name, unit in units(network.unit).items()}
+
+
+def masked_steps(network: Network, mode: str, dtype: type = np.float32) -> dict[str, Callable[[], Any]]:
+    """The same without a custom gradient, as it is and with masked gradients."""
+    variables, x, y = _tensors(network, dtype)
+
+    def loss() -> Any:
+        return network.loss(tf.identity, variables, x, y)
+
+    masked = cg.override_gradients(loss, {cg.rules.elementwise: cg.rules.masked})
+    return {MASKED: _step(masked, variables, mode), UNMASKED: _step(loss, variables, mode)}
+
+
+def _tensors(network: Network, dtype: type) -> tuple[list[tf.Variable], tf.Tensor, tf.Tensor]:
     weights, inputs, labels = arrays(network, dtype)
-    variables = [tf.Variable(weight) for weight in weights]
-    x, y = tf.constant(inputs), tf.constant(labels)
+    return [tf.Variable(weight) for weight in weights], tf.constant(inputs), tf.constant(labels)
 
-    def step(unit: Callable[[Any], Any]) -> Callable[[], Any]:
-        def gradients() -> tuple[Any, list[Any]]:
-            with tf.GradientTape() as tape:
-                loss = network.loss(unit, variables, x, y)
-            return loss, tape.gradient(loss, variables)
 
-        return gradients if mode == "eager" else tf.function(gradients, jit_compile=mode == "XLA", autograph=False)
+def _step(loss: Callable[[], Any], variables: list[tf.Variable], mode: str) -> Callable[[], Any]:
+    def gradients() -> tuple[Any, list[Any]]:
+        with tf.GradientTape() as tape:
+            value = loss()
+        return value, tape.gradient(value, variables)
 
-    return {name: step(unit) for name, unit in units(network.unit).items()}
+    return gradients if mode == "eager" else tf.function(gradients, jit_compile=mode == "XLA", autograph=False)

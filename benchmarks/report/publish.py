@@ -19,6 +19,7 @@ PAGES: dict[pathlib.Path, dict[str, Callable[[dict[str, Any]], str]]] = {
         "memory": table.memory,
         "growth": table.growth,
         "models": table.models,
+        "masked": table.masked,
         "size": table.size,
     },
     ROOT / "docs" / "memory.md": {

@@ -144,6 +144,18 @@ def models(run: dict[str, Any]) -> str:
     return rows(("", *(f"`{name}`" for name in columns)), *body)
 
 
+def masked(run: dict[str, Any]) -> str:
+    """The time of a step of each model, as it is and with masked gradients."""
+    body = []
+    for case in run["cases"]:
+        if case["subject"] == "masked":
+            medians = (case["implementations"][name]["median"] for name in (names.UNMASKED, names.MASKED))
+            cells = (quantity(median, "s") for median in medians)
+            ratio = _spread(case["ratios"][names.MASKED][names.UNMASKED])
+            body.append((case["case"].removeprefix("time, "), *cells, ratio))
+    return rows(("", f"{names.UNMASKED}", f"`{names.MASKED}`", "ratio (p20 to p80)"), *body)
+
+
 def size(run: dict[str, Any]) -> str:
     """The parts of the op library, the largest first, and the time of its build."""
     (parts,) = (case for case in run["cases"] if case["subject"] == "library_size")

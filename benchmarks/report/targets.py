@@ -102,6 +102,7 @@ TARGETS: dict[str, tuple[Target, ...]] = {
     "import_time": (Target("import after TensorFlow, in seconds", "import", names.IMPORT, (), 0.04),),
     "build_time": (Target("cold build without nvcc, in seconds", "cold build", names.WITHOUT_NVCC, (), 60),),
     "library_size": (Target("the size of the op library, in kB", "parts*", names.LIBRARY_FILE, (), 5000),),
+    "masked": (Target("a training step with masked gradients", "time*", names.MASKED, (names.UNMASKED,), 1.05),),
     "import_cost": (
         Target("graphs without our ops, once the library is imported", "*", names.WITH, (names.WITHOUT,), 1.02),
     ),

@@ -7,7 +7,7 @@ import functools
 
 from ..harness import peaks
 from ..harness.measurement import Case, Samplers, Settings
-from ..harness.names import DECORATOR, EMBED
+from ..harness.names import DECORATOR, EMBED, MASKED
 from ..harness.samplers import Sampler, Timed
 from ..models import in_tensorflow
 from ..models.networks import networks
@@ -35,6 +35,11 @@ def _memory(name: str, mode: str, quick: bool) -> Samplers:
     return found
 
 
+def _masked(name: str, quick: bool) -> Samplers:
+    steps = in_tensorflow.masked_steps(networks(quick)[name], "tf.function")
+    return {implementation: Timed(step) for implementation, step in steps.items()}
+
+
 def cases(settings: Settings) -> list[Case]:
     """Time and memory of each network in each mode."""
     found = []
@@ -45,4 +50,7 @@ def cases(settings: Settings) -> list[Case]:
             found.append(Case("models", f"time, {name}, {mode}", functools.partial(_time, **arguments), ours))
             memory = functools.partial(_memory, **arguments)
             found.append(Case("models", f"peak memory, {name}, {mode}", memory, ours, "MiB", rounds=1))
+    for name in networks(settings.quick):
+        masked = functools.partial(_masked, name=name, quick=settings.quick)
+        found.append(Case("masked", f"time, {name}, tf.function", masked, (MASKED,)))
     return found

@@ -105,7 +105,7 @@ def trace(
     """Traces the rule of the function `name`. Never fails: the error comes when you compute a gradient."""
     saved_orders = max(saved_orders or 0, _now.saved_orders or 0) or None
     order = current_order() + _now.num_values + 1
-    default = _ORDERS_IN_FORWARD_MODE if _in_forward_mode(inputs) else _SAVED_ORDERS
+    default = _ORDERS_IN_FORWARD_MODE if in_forward_mode(inputs) else _SAVED_ORDERS
     if order > (saved_orders or default):
         return without_rule(wording.message(wording.no_rule, name, order=order))
     try:
@@ -116,9 +116,9 @@ def trace(
         return without_rule(wording.not_traced_message(name, exception), exception.with_traceback(None))
 
 
-def _in_forward_mode(inputs: list[tf.Tensor]) -> bool:
+def in_forward_mode(inputs: Sequence[tf.Tensor]) -> bool:
     """Whether an accumulator watches one of the inputs."""
-    return bool(tf_internal.pack_tangents(inputs).tangents)
+    return bool(tf_internal.pack_tangents(list(inputs)).tangents)
 
 
 def zeros_like(result: tf.Tensor) -> tf.Tensor:

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
@@ -12,7 +13,7 @@ from tf_cg_ops._src.custom_gradient.graph_rule import attach
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.rewrite.overridden_op import OverriddenOp
 
-KEEP_ZERO, MULTIPLY = (
+KEEP_ZERO, MULTIPLY, UNREACHED = (
     frozenset(names.split())
     for names in (
         # Their gradients select, add or change the sign, so they make no nan of a zero.
@@ -25,6 +26,15 @@ KEEP_ZERO, MULTIPLY = (
         "LeakyReluGrad Lgamma Log Log1p Mul MulNoNan Ndtri Polygamma Pow RealDiv Reciprocal ReciprocalGrad Relu6Grad "
         "ReluGrad Rsqrt RsqrtGrad SeluGrad Sigmoid SigmoidGrad Sin Sinh Softplus SoftplusGrad Softsign Spence Sqrt "
         "SqrtGrad Square SquaredDifference Tan Tanh TanhGrad Xdivy Xlog1py Xlogy Zeta",
+        # Not element by element: their gradients multiply by numbers of other elements, or divide by such.
+        "BandedTriangularSolve BatchMatMul BatchMatMulV2 BatchMatMulV3 Cholesky Conv2D Conv2DBackpropFilter "
+        "Conv2DBackpropInput Conv3D Conv3DBackpropFilterV2 Conv3DBackpropInputV2 Cross Cumprod CumulativeLogsumexp "
+        "DepthwiseConv2dNative DepthwiseConv2dNativeBackpropFilter DepthwiseConv2dNativeBackpropInput Eig Einsum "
+        "EuclideanNorm FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 L2Loss LRN LogMatrixDeterminant LogSoftmax "
+        "MatMul MatrixDeterminant MatrixInverse MatrixSolve MatrixSolveLs MatrixSquareRoot MatrixTriangularSolve Max "
+        "Min Prod Qr SegmentMax SegmentMin SegmentProd SelfAdjointEigV2 Softmax SoftmaxCrossEntropyWithLogits "
+        "SparseMatMul SparseSoftmaxCrossEntropyWithLogits SparseTensorDenseMatMul Svd TridiagonalMatMul "
+        "TridiagonalSolve UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd XlaEinsum",
     )
 )
 TYPES = KEEP_ZERO | MULTIPLY
@@ -42,7 +52,7 @@ def is_elementwise(op: Any) -> bool:
 
 def masked_gradients(op: Any, dy: tf.Tensor, built_in: Callable[..., list[Any]]) -> list[tf.Tensor | None]:
     """The gradients of an op that multiplies, with zeros where `dy` is zero. `built_in` is TensorFlow's gradient."""
-    values = op.values if isinstance(op, OverriddenOp) else op.outputs
+    outputs = op.values if isinstance(op, OverriddenOp) else op.outputs
     inputs, name = list(op.inputs), f"{op.name} ({op.type})"
 
     def of_copy(tensors: list[Any]) -> list[Any]:
@@ -53,16 +63,26 @@ def masked_gradients(op: Any, dy: tf.Tensor, built_in: Callable[..., list[Any]])
 
     like = None if len(inputs) == 1 else dy
     wide = [_broadcast(x, like) for x in inputs]
-    gradients = built_in(OverriddenOp(op, wide, values), dy)
+    gradients = built_in(OverriddenOp(op, wide, outputs), dy)
     if any(x is y for x, y in zip(inputs, wide, strict=True)):  # A gradient of the full shape needs no broadcasting.
-        direct = built_in(OverriddenOp(op, inputs, values), dy)
+        direct = built_in(OverriddenOp(op, inputs, outputs), dy)
         gradients = [d if x is y else g for x, y, d, g in zip(inputs, wide, direct, gradients, strict=True)]
-    masked = _masked(name, of_copy, [*inputs, dy], [dy], gradients, like)
+    scaled = [_multiplies_by_number(op.type, inputs, i) for i in range(len(inputs))]
+    values = [None if is_scaled else g for g, is_scaled in zip(gradients, scaled, strict=True)]
+    orders = op.orders if isinstance(op, OverriddenOp) else 2
+    masked = _masked(name, orders, of_copy, [*inputs, dy], [dy], values, like)
+    masked = [g if is_scaled else m for g, m, is_scaled in zip(gradients, masked, scaled, strict=True)]
     return [_sum_to(g, x, like) for g, x in zip(masked, inputs, strict=True)]
 
 
 def _masked(
-    name: str, function: _Function, tensors: list[Any], weights: list[Any], values: Sequence[Any], like: Any
+    name: str,
+    orders: int,
+    function: _Function,
+    tensors: list[Any],
+    weights: list[Any],
+    values: Sequence[Any],
+    like: Any,
 ) -> list[Any]:
     """The values of a function, zero where a weight is zero and the value is not finite, at all orders of derivative.
 
@@ -71,7 +91,7 @@ def _masked(
     """
     selected = [tf.not_equal(weight, 0) for weight in weights]
     positions = [i for i, value in enumerate(values) if value is not None]
-    results = [_where(selected, values[i]) for i in positions]
+    results = [_where(selected, values[i], weights[0]) for i in positions]
 
     def backward(upstream: list[Any]) -> list[Any]:
         wide = [_broadcast(tensor, like) for tensor in tensors]
@@ -84,24 +104,32 @@ def _masked(
                 return tf.gradients(value, primals, c)
 
             parts = derivative([*wide, c])
-            parts = _masked(name, derivative, [*wide, c], [*weights, c], parts, like)
+            parts = _masked(name, orders, derivative, [*wide, c], [*weights, c], parts, like)
             for i, part in enumerate(parts):
                 if part is not None:
                     sums[i] = part if sums[i] is None else sums[i] + part
         return [_sum_to(g, tensor, like) for g, tensor in zip(sums, tensors, strict=True)]
 
-    with traced_rule.derivative(traced_rule.current_order()):  # A file has two orders, since each multiplies its size.
-        attached = iter(attach(_WORDING, name, results, tensors, backward))
+    with traced_rule.derivative(traced_rule.current_order()):  # Each order multiplies what is traced.
+        attached = iter(attach(_WORDING, name, results, tensors, backward, saved_orders=orders))
     return [next(attached) if i in positions else None for i in range(len(values))]
 
 
-def _where(selected: list[Any], value: tf.Tensor) -> tf.Tensor:
+def _where(selected: list[Any], value: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
     """The value, or zero where something is not selected and the value is not finite."""
     keep = functools.reduce(tf.logical_and, selected)
-    if len(selected) > 1:
-        is_finite = tf.math.is_finite(tf.abs(value) if value.dtype.is_complex else value)
-        keep = tf.logical_or(keep, is_finite)
-    return tf.where(keep, value, tf.zeros_like(value))
+    if len(selected) == 1:  # Where dy is not selected, it is zero: no tensor of zeros is needed.
+        return tf.where(keep, value, dy if dy.dtype == value.dtype else tf.zeros_like(value))
+    is_finite = tf.math.is_finite(tf.abs(value) if value.dtype.is_complex else value)
+    return tf.where(keep | is_finite, value, tf.zeros_like(value))
+
+
+def _multiplies_by_number(op_type: str, inputs: list[Any], i: int) -> bool:
+    """Whether the op's derivative by this input is a number that the graph shows to be finite, so that 0 stays 0."""
+    if op_type not in ("Mul", "RealDiv") or inputs[1 - i].shape.rank != 0 or (op_type == "RealDiv" and i == 1):
+        return False
+    number = tf.get_static_value(inputs[1 - i])
+    return number is not None and bool(np.isfinite(number)) and (op_type == "Mul" or number != 0)
 
 
 def _broadcast(tensor: Any, like: Any) -> Any:

@@ -23,6 +23,7 @@ class OverriddenOp:
     Attributes:
       inputs: The inputs, as Tensors of the graph with the copy of the op.
       values: The outputs, without the gradient of the rule.
+      orders: How many orders of derivatives the graph needs, if each is expensive.
     """
 
     def __init__(
@@ -31,8 +32,10 @@ class OverriddenOp:
         inputs: Sequence[tf.Tensor],
         values: Sequence[tf.Tensor],
         overridden: Callable[[], list[tf.Tensor]] | None = None,
+        orders: int = 2,
     ) -> None:
         self._op = op
+        self.orders = orders
         self.inputs, self.values = list(inputs), list(values)
         self._overridden = overridden
 
@@ -48,11 +51,17 @@ class OverriddenOp:
 
 
 def attach_rule(
-    api: str, rule: Rule, op: Any, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor], place: str = ""
+    api: str,
+    rule: Rule,
+    op: Any,
+    inputs: Sequence[tf.Tensor],
+    outputs: Sequence[tf.Tensor],
+    place: str = "",
+    orders: int = 2,
 ) -> list[tf.Tensor]:
     """Returns the outputs of an op, or of a copy of it, with the rule's gradient with respect to these inputs.
 
-    `place` follows the name of the op in messages.
+    `place` follows the name of the op in messages, and `orders` is for the OverriddenOp.
     """
     # A gradient that reads an output captures it, and TensorFlow then sends it zeros. The op's own gradient can make
     # these nan.
@@ -70,7 +79,7 @@ def attach_rule(
         return attach(wording, name, list(outputs), sources, backward, saved_orders=_ORDERS)
 
     def backward(upstream: Sequence[Any]) -> list[Any]:
-        seen = OverriddenOp(op, inputs, outputs, overridden)
+        seen = OverriddenOp(op, inputs, outputs, overridden, orders)
         dys = pytree.upstream_gradients(list(outputs), [[output] for output in outputs], upstream)
         try:
             answer = rule(seen, *dys)

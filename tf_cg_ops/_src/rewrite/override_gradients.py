@@ -11,6 +11,7 @@ import tensorflow as tf
 from tf_cg_ops._src.core import misplaced_calls, pytree, text, tf_internal
 from tf_cg_ops._src.core.types import P, R
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
+from tf_cg_ops._src.custom_gradient.traced_rule import in_forward_mode
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.rewrite import built_functions, control_flow, own_gradients
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
@@ -105,7 +106,8 @@ def override_gradients(
         inputs = arrays_to_tensors((list(args), kwargs))
         call = TracedCall(function, *inputs)
         inside, values = [*call.inputs, *call.outside.inside], [*pytree.tensors_in(inputs), *call.outside.values]
-        overridden = _with_rules(table, f"'{text.name_of(function)}'", call.graph, inside)
+        orders = 3 if in_forward_mode(values) else 2  # Forward mode transposes, which is one derivative more.
+        overridden = _with_rules(table, f"'{text.name_of(function)}'", call.graph, inside, orders)
         for variable in call.variables:  # Their handles are inputs, so the call does not read them.
             tf_internal.variable_accessed(variable)
         graph = overridden.graph
@@ -125,7 +127,7 @@ def override_gradients(
     return CustomGradient(_API, f, run)
 
 
-def _with_rules(table: RuleTable, place: str, graph: Any, inside: Sequence[tf.Tensor]) -> Any:
+def _with_rules(table: RuleTable, place: str, graph: Any, inside: Sequence[tf.Tensor], orders: int) -> Any:
     """A copy of a traced graph as a function of these tensors, in which ops have the gradients of the rules."""
     matching = table.matching()
     own = own_gradients.OwnGradients(matching, control_flow.functions_of)
@@ -136,7 +138,7 @@ def _with_rules(table: RuleTable, place: str, graph: Any, inside: Sequence[tf.Te
         if positions is not None and not own.keeps(op, positions, table.inside, own_gradients.name_of(op)):
             outputs = [tf.identity(result) for result in inputs[: len(op.outputs)]]
         rule = matching.rule_for(op) if op.inputs and op.outputs else None
-        return outputs if rule is None else attach_rule(_API, rule, op, inputs, outputs)
+        return outputs if rule is None else attach_rule(_API, rule, op, inputs, outputs, orders=orders)
 
     def flat_function(*tensors: tf.Tensor) -> list[tf.Tensor]:
         copy = GraphCopy(zip(inside, tensors, strict=True), replace)

@@ -96,6 +96,10 @@ class OwnGradients:
             if op.type in TYPES or id(op) in self._own:
                 self._own[id(op)] = op, range(len(op.inputs)), op.name  # The rule replaces it.
         reached = self._behind(outputs)
+        matched = {id(op) for op in self._matching.ops}
+        self._matching.warn_of_unreached(
+            place, [name for key, (_, _, name) in self._own.items() if key in reached - matched]
+        )
         around: dict[int, str] = {}
         waiting = [own for key, own in self._own.items() if key in reached]
         while waiting:

@@ -18,6 +18,9 @@ Key: TypeAlias = str | Callable[[tf.Operation], bool]
 # `rule(op, *dy)` returns the gradients of op.inputs, like a function for tf.RegisterGradient.
 Rule: TypeAlias = Callable[..., Structure]
 
+# The attribute of a rule of this library that names the types of ops which it would have to change, but cannot.
+UNREACHED = "unreached_types"
+
 
 class RuleTable:
     """Rules by op type or predicate. An op gets the first rule that matches.
@@ -52,18 +55,20 @@ class RuleTable:
                     f"gradients of op.inputs, got {text.describe_type(rule)}."
                 )
         self._rules = dict(rules)
+        self._warned: set[str] = set()
 
     def matching(self) -> "Matching":
         """Finds the rules for ops, and counts the ops."""
-        return Matching(self._api, self._rules, self._ignores_unmatched)
+        return Matching(self._api, self._rules, self._ignores_unmatched, self._warned)
 
 
 class Matching:
     """Finds the rules of ops, and counts the ops."""
 
-    def __init__(self, api: str, rules: Mapping[Key, Rule], ignores_unmatched: bool) -> None:
+    def __init__(self, api: str, rules: Mapping[Key, Rule], ignores_unmatched: bool, warned: set[str]) -> None:
         self._api = api
         self._rules = rules
+        self._warned = warned
         self._ignores_unmatched = ignores_unmatched
         # By identity, because a predicate can define __eq__: each key with the ops that it matched.
         self._matched: dict[int, tuple[Key, list[Any]]] = {id(key): (key, []) for key in rules}
@@ -155,6 +160,21 @@ class Matching:
                     f"{_described(key)}, which only matches ops inside functions that have their own gradient: "
                     f"{functions}. {advice}"
                 )
+
+    def warn_of_unreached(self, place: str, functions: Collection[str]) -> None:
+        """Warns once of ops and functions with their own gradient that a rule such as `rules.masked` cannot serve."""
+        for rule in self._rules.values():
+            types = getattr(rule, UNREACHED, ())
+            counts = [f"{op_type} ({self.types[op_type]})" for op_type in sorted(types) if op_type in self.types]
+            own = Counter(f"the gradient of '{name}'" for name in functions) if types else {}
+            counts += [f"{name} ({number})" for name, number in sorted(own.items())]
+            message = (
+                f"{self._api}: the rule '{text.name_of(rule)}' does not reach {', '.join(counts)} in {place}. There, a "
+                "zero times an infinite number is still nan."
+            )
+            if counts and message not in self._warned:
+                self._warned.add(message)
+                warnings.warn(message, stacklevel=2)
 
 
 def _described(key: Key) -> str:
