@@ -19,7 +19,7 @@ from tf_cg_ops._src.rewrite.graph_copy import Replace
 from tf_cg_ops._src.rewrite.traced_call import TracedCall
 from tf_cg_ops.saved_model import _inputs
 
-from ._audit_check import STATES, Findings, check
+from ._audit_check import STATES, Computation, Findings, check, key
 from ._audit_nonfinite import FirstNonfinite, Search, mask, of_sum
 from ._audit_record import (
     API,
@@ -129,8 +129,9 @@ def audit(
             recording.sort()
             _check_names(name, like, recording.places)
             rows: list[AuditedGradient] = []
+            computations: dict[Any, Computation] = {}
             for i, place in enumerate(recording.places):
-                rows.append(_row(place, like, max_elements))
+                rows.append(_row(place, like, max_elements, computations))
                 if time.monotonic() - reported > 5:
                     reported = time.monotonic()
                     report_progress(f"checked {i + 1} of {len(recording.places)}")
@@ -322,7 +323,9 @@ def _upstream(name: str, given: Any, outputs: Sequence[tf.Tensor]) -> list[tf.Te
     return [tf.cast(x + tf.sign(x) / 2, y.dtype) for x, y in zip(draws, ys, strict=True)]
 
 
-def _row(place: Place, like: Mapping[str, Any], max_elements: int) -> AuditedGradient:
+def _row(
+    place: Place, like: Mapping[str, Any], max_elements: int, computations: dict[Any, Computation]
+) -> AuditedGradient:
     name = name_of(place.op)
     row = AuditedGradient(
         function=name,
@@ -336,7 +339,11 @@ def _row(place: Place, like: Mapping[str, Any], max_elements: int) -> AuditedGra
     if not place.runs:
         verdict: Verdict = "differs" if place.reason not in ("", NOT_SAVED) and not place.new_op else "not checked"
         return dataclasses.replace(row, verdict=verdict, detail=place.reason or "no gradient arrives here")
-    found = [check(place, run, name, like.get(name), max_elements) for run in place.runs]
+    found = []
+    for run in place.runs:
+        known = name, key(place, run) or place.op.name
+        computation = computations.setdefault(known, Computation(place, name, like.get(name)))
+        found.append(check(place, run, computation, max_elements))
     worst, last = max(found, key=lambda each: STATES.index(each.state)), found[-1]
     verdict, detail = _verdict(place, name, like, worst)
     return dataclasses.replace(
