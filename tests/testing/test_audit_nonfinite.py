@@ -241,6 +241,16 @@ def test_a_value_that_is_infinite_on_purpose():
     assert report.first_nonfinite is None
 
 
+def test_an_op_without_a_gradient():
+    def model(image, x):
+        return tf.reduce_sum(tf.image.adjust_hue(image, 0.1)) * tf.reduce_sum(tf.sqrt(x))
+
+    image = tf.ones([2, 2, 3])
+    assert cg.testing.audit(model, [image, X + 1]).first_nonfinite is None
+    assert first_of(model, image, X).function == "Sqrt"
+    assert first_of(model, image / 0, X + 1).function in ("argument 0", "AdjustHue")
+
+
 @pytest.mark.core
 def test_the_command(tmp_path, capsys):
     module = tf.Module()

@@ -159,6 +159,9 @@ def trace_gradient(
     def replaced(copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[Any] | None:
         if op.type.startswith("CheckNumerics"):  # What is not finite is to be found, and not to end the run.
             return inputs
+        is_known = op.type in control_flow.TYPES or is_place(op) or not tf_internal.lacks_gradient(op)
+        if upstream is not None and not is_known:  # The audit is of those that have one.
+            return [tf.stop_gradient(t) if has_numbers(t.dtype) else t for t in copy.copy_op(op, inputs)]
         outputs = replace(copy, op, inputs)
         if outputs is None and "seed2" in op.node_def.attr and not op.get_attr("seed") and not op.get_attr("seed2"):
             outputs = copy.copy_op(op, inputs)  # Each run of a trace draws the same numbers.
