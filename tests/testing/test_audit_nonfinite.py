@@ -236,6 +236,14 @@ def test_the_sum_of_the_gradients_of_an_argument():
     assert (first.function, first.at, first.where) == ("AddN", "", "gradient")
 
 
+@pytest.mark.parametrize("dtype", [tf.half, tf.bfloat16, tf.float64, tf.complex64], ids=lambda dtype: dtype.name)
+def test_dtypes(dtype):
+    x = tf.cast(X, dtype)
+    assert cg.testing.audit(lambda x: tf.math.real(tf.reduce_sum(tf.exp(x))), [x]).first_nonfinite is None
+    first = first_of(lambda x: tf.math.real(tf.reduce_sum(x / (x - x))), x)
+    assert (first.function, first.where, first.dtype) == ("RealDiv", "value", dtype.name)
+
+
 def test_a_value_that_is_infinite_on_purpose():
     report = cg.testing.audit(lambda x: tf.where(x > 0, x, -np.inf), [X])
     assert report.first_nonfinite is None

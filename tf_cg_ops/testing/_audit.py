@@ -78,6 +78,9 @@ def audit(
     of this run; where they differ, numeric differentiation decides. Places in called functions, loops, conditionals and
     recomputed functions are found, too. Your model does not change: its variables keep their values.
 
+    If the gradient of the run is not finite, `report.first_nonfinite` names the op, built-in or not, that first got
+    finite numbers and returned others.
+
     Args:
       f: A function, a Keras model, a loaded SavedModel, or one of its functions, such as
         `loaded.signatures["serving_default"]`. For a training step, pass the function that computes the loss.
@@ -143,13 +146,13 @@ def audit(
 def _are_finite(graph: Any, results: Sequence[tf.Tensor]) -> bool:
     """Whether the gradient of a run is finite, and its value too: parts of an array can be infinite on purpose."""
     count = len(graph.outputs)
-    values = [np.asarray(y) for y in results[:count] if has_numbers(y.dtype)]
-    are_numbers = all(np.all(np.isfinite(y)) if y.ndim == 0 else not np.any(np.isnan(y)) for y in values)
+    are_numbers = not any(y.ndim == 0 or np.any(np.isnan(y)) for y in _nonfinite(results[:count]))
     return are_numbers and not _nonfinite(results[count:])
 
 
 def _nonfinite(tensors: Sequence[tf.Tensor]) -> list[np.ndarray]:
-    arrays = [np.asarray(tensor) for tensor in tensors if has_numbers(tensor.dtype)]
+    # NumPy itself does not take a scalar Tensor of bfloat16.
+    arrays = [np.asarray(tensor.numpy()) for tensor in tensors if has_numbers(tensor.dtype)]
     return [array for array in arrays if not np.all(np.isfinite(array))]
 
 
