@@ -21,7 +21,6 @@ CORE_TESTS = (
     "graph/test_import.py",
     "graph/test_pruning.py",
     "kernels/test_raw_ops.py",
-    "saved_model/test_fresh_process.py",
     "graph/test_without_python.py",
     "graph/test_xla.py",
 )

@@ -190,7 +190,8 @@ def _audit(options: argparse.Namespace) -> int:
     report = testing.audit(signatures[name], inputs and inputs[name], like=like, progress=_print_to_stderr)
     if options.html is not None:
         options.html.write_text(report.to_html(), encoding="utf-8")
-    return _print_output("audit", str(report), "nothing was changed") or int(bool(report.wrong))
+    is_wrong = bool(report.wrong or report.first_nonfinite)
+    return _print_output("audit", str(report), "nothing was changed") or int(is_wrong)
 
 
 def _load_with_signatures(path: pathlib.Path) -> Any:

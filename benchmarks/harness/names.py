@@ -65,3 +65,8 @@ def of_length(name: str, num_steps: int) -> str:
 def of_uses(name: str, uses: int) -> str:
     """The name of an implementation used several times."""
     return f"{name}, {uses:,} uses"
+
+
+# The audit of a run, and of one whose gradient is not finite, which runs several times.
+FINITE = "cg.testing.audit"
+WITH_NAN = "cg.testing.audit with a nan"

@@ -1,10 +1,19 @@
 """Checks custom gradients: one function in several modes, or all in a model."""
 
 from ._audit import audit as audit
+from ._audit_nonfinite import FirstNonfinite as FirstNonfinite
 from ._audit_report import AuditedGradient as AuditedGradient
 from ._audit_report import AuditReport as AuditReport
 from ._check import check_gradient as check_gradient
 from ._report import Comparison as Comparison
 from ._report import GradientReport as GradientReport
 
-__all__ = ["AuditReport", "AuditedGradient", "Comparison", "GradientReport", "audit", "check_gradient"]
+__all__ = [
+    "AuditReport",
+    "AuditedGradient",
+    "Comparison",
+    "FirstNonfinite",
+    "GradientReport",
+    "audit",
+    "check_gradient",
+]

@@ -6,8 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import math
-import os
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,12 +15,27 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, text, tf_internal
 from tf_cg_ops._src.core.types import Structure
-from tf_cg_ops._src.custom_gradient import rule_op
+from tf_cg_ops._src.rewrite.graph_copy import Replace
 from tf_cg_ops._src.rewrite.traced_call import TracedCall
 from tf_cg_ops.saved_model import _inputs
 
-from ._audit_check import STATES, Findings, check
-from ._audit_record import API, PASSING, Place, Recording, all_operations, is_place, source_of
+from ._audit_check import STATES, Computation, Findings, check, key
+from ._audit_nonfinite import FirstNonfinite, Search, mask, of_sum
+from ._audit_record import (
+    API,
+    NOT_SAVED,
+    PASSING,
+    Place,
+    Recording,
+    all_operations,
+    dtype_behind,
+    has_numbers,
+    is_place,
+    line_of,
+    name_of,
+    source_of,
+    trace_gradient,
+)
 from ._audit_report import AuditedGradient, AuditReport, Verdict
 from ._report import in_one_line
 
@@ -36,8 +49,6 @@ _BY_DESIGN = {
     "override_gradients": "override_gradients chose this gradient",
     "saved_model.override": "saved_model.override chose this gradient",
 }
-# Files whose lines are not the user's.
-_FOREIGN = re.compile(r"^<|[/\\\\](tf_cg_ops|site-packages)[/\\\\]")
 
 
 @tf_internal.autograph_artifact
@@ -66,6 +77,9 @@ def audit(
     library, or from `tf.custom_gradient`) is compared with TensorFlow's own gradient of the ops inside, for the numbers
     of this run; where they differ, numeric differentiation decides. Places in called functions, loops, conditionals and
     recomputed functions are found, too. Your model does not change: its variables keep their values.
+
+    If the gradient of the run is not finite, `report.first_nonfinite` names the op, built-in or not, that first got
+    finite numbers and returned others.
 
     Args:
       f: A function, a Keras model, a loaded SavedModel, or one of its functions, such as
@@ -108,23 +122,79 @@ def audit(
         call = TracedCall(f, positional, keywords)
         total = sum(map(is_place, all_operations(call.graph.get_operations())))
         report_progress(f"{text.count(total, 'custom gradient')}")
-        if not total:
+        if not total and not any(map(tf_internal.is_trainable, call.graph.outputs)):
             return AuditReport(name, [])
-        recording = Recording(call.graph)
-        tensors = pytree.tensors_in((positional, keywords))
-        traced = recording.trace(tensors, functools.partial(_upstream, name, upstream))
+        recording, tensors = Recording(), pytree.tensors_in((positional, keywords))
+        run = functools.partial(_run, call.graph, tensors, functools.partial(_upstream, name, upstream))
         # The rules run again while they are checked, and may write variables, too.
-        with _kept_variables(traced.graph):
-            recording.run(traced, tensors)
+        with _kept_variables(call.graph):
+            results = run(recording.replace)
+            recording.sort()
             _check_names(name, like, recording.places)
             rows: list[AuditedGradient] = []
+            computations: dict[Any, Computation] = {}
             for i, place in enumerate(recording.places):
-                rows.append(_row(place, like, max_elements))
+                rows.append(_row(place, like, max_elements, computations))
                 if time.monotonic() - reported > 5:
                     reported = time.monotonic()
                     report_progress(f"checked {i + 1} of {len(recording.places)}")
+        first = None if _are_finite(call.graph, results) else _first_nonfinite(call, tensors, run, results)
     del model
-    return AuditReport(name, _folded(_with_first_nonfinite(rows)))
+    return AuditReport(name, _folded(rows), first)
+
+
+def _are_finite(graph: Any, results: Sequence[tf.Tensor]) -> bool:
+    """Whether the gradient of a run is finite, and its value too: parts of an array can be infinite on purpose."""
+    count = len(graph.outputs)
+    are_numbers = not any(y.ndim == 0 or np.any(np.isnan(y)) for y in _nonfinite(results[:count]))
+    return are_numbers and not _nonfinite(results[count:])
+
+
+def _nonfinite(tensors: Sequence[tf.Tensor]) -> list[np.ndarray]:
+    # NumPy itself does not take a scalar Tensor of bfloat16.
+    arrays = [np.asarray(tensor.numpy()) for tensor in tensors if has_numbers(tensor.dtype)]
+    return [array for array in arrays if not np.all(np.isfinite(array))]
+
+
+def _first_nonfinite(
+    call: TracedCall,
+    tensors: Sequence[tf.Tensor],
+    run: Callable[..., Sequence[tf.Tensor]],
+    results: Sequence[tf.Tensor],
+) -> FirstNonfinite:
+    """Runs the function again, and notes its values or gradients. The results are those of the first run."""
+    graph = call.graph
+    names = [(f"argument {i}", t, x) for i, (t, x) in enumerate(zip(call.inputs, tensors, strict=True))]
+    variables = {id(variable.handle): f"the variable '{variable.name}'" for variable in call.variables}
+    for outside, inside in graph.captures:
+        names.append((variables.get(id(outside), f"the captured '{inside.op.name}'"), inside, _value_behind(outside)))
+    given = [(name, t, array) for name, t, x in names if x is not None for array in _nonfinite([x])]
+
+    def of_values(ends: Sequence[Any]) -> FirstNonfinite | None:
+        search = Search("value")
+        run(search.replace, is_differentiated=False)
+        return search.first(ends, given)
+
+    ends = [y for y, value in zip(graph.outputs, results, strict=False) if _nonfinite([value])]
+    first = of_values(ends) if ends else None
+    if first is not None:
+        return first
+    search = Search("gradient")
+    run(search.replace)
+    first = of_values(search.behind_gradient) if search.behind_gradient else None
+    first = first or search.gradient or of_sum(_nonfinite(results)[-1])
+    # If the op is repeated, as in the layers of a model, a mask of its line is mostly enough.
+    helps = search.is_of_zero and any(_are_finite(graph, run(mask(only))) for only in (search.gradient, None))
+    return dataclasses.replace(first, masking_helps=helps)
+
+
+def _run(
+    graph: Any, tensors: Sequence[tf.Tensor], upstream: Any, replace: Replace, is_differentiated: bool = True
+) -> Sequence[tf.Tensor]:
+    """The value of a graph, and its gradient. Its variables keep their values."""
+    traced = trace_gradient(graph, tensors, upstream if is_differentiated else None, replace)
+    with _kept_variables(graph):
+        return tf_internal.call_trace(traced, *tensors)
 
 
 def _check_arguments(f: Any, args: Any, like: Any, max_elements: Any) -> None:
@@ -154,11 +224,11 @@ def _check_arguments(f: Any, args: Any, like: Any, max_elements: Any) -> None:
 
 def _check_names(name: str, like: Mapping[str, Any], places: Sequence[Place]) -> None:
     """Raises ValueError for a name in `like` that is not in the model."""
-    unknown = set(like) - {_name(place) for place in places}
+    unknown = set(like) - {name_of(place.op) for place in places}
     if unknown:
-        known = sorted({_name(place) for place in places})
+        known = sorted({name_of(place.op) for place in places})
         raise ValueError(
-            f"{API}: an intended gradient must belong to a function in '{name}' that has a custom gradient, got "
+            f"{API}: like, or --intended, must name functions with a custom gradient in '{name}', got "
             f"{text.quoted(sorted(unknown))}. These are there: {text.quoted(known)}."
         )
 
@@ -212,17 +282,21 @@ def _to_tensor(leaf: Any) -> Any:
 @contextlib.contextmanager
 def _kept_variables(graph: Any) -> Iterator[None]:
     """Gives the variables that the graph reads or writes their values back."""
-    values = []
-    for handle, inside in graph.captures:
-        with contextlib.suppress(ValueError):  # Such as a hash table.
-            if inside.dtype == tf.resource:
-                dtype = tf_internal.shape_and_dtype(handle)[1]
-                values.append((handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)))
+    values = [(outside, _value_behind(outside)) for outside, _ in graph.captures if outside.dtype == tf.resource]
     try:
         yield
     finally:
         for handle, value in values:
-            tf.raw_ops.AssignVariableOp(resource=handle, value=tf.identity(value))
+            if value is not None:
+                tf.raw_ops.AssignVariableOp(resource=handle, value=tf.identity(value))
+
+
+def _value_behind(captured: Any) -> Any:
+    """A captured tensor, or the value of a captured variable; None for others, such as a hash table."""
+    if captured.dtype != tf.resource:
+        return None if captured.dtype == tf.variant else captured
+    dtype = dtype_behind(captured)
+    return dtype and tf.raw_ops.ReadVariableOp(resource=captured, dtype=dtype)
 
 
 def _upstream(name: str, given: Any, outputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -252,32 +326,27 @@ def _upstream(name: str, given: Any, outputs: Sequence[tf.Tensor]) -> list[tf.Te
     return [tf.cast(x + tf.sign(x) / 2, y.dtype) for x, y in zip(draws, ys, strict=True)]
 
 
-def _name(place: Place) -> str:
-    if place.op.type == "CustomGradientRule":
-        name = rule_op.function_name(place.op)
-        is_own = name == "identity" and place.api != "custom_gradient"  # The function of clip_gradient, for example.
-        return place.api if is_own else name
-    if place.api == "tf.custom_gradient":
-        return tf_internal.name_of_python_gradient(place.op) or place.op.name
-    scope = place.op.name.split("/")
-    return scope[-2] if len(scope) > 1 else scope[-1]  # The scope is the layer, or the name that the user gave.
-
-
-def _row(place: Place, like: Mapping[str, Any], max_elements: int) -> AuditedGradient:
-    name = _name(place)
+def _row(
+    place: Place, like: Mapping[str, Any], max_elements: int, computations: dict[Any, Computation]
+) -> AuditedGradient:
+    name = name_of(place.op)
     row = AuditedGradient(
         function=name,
         made_by=place.api,
         node=place.op.name,
-        line=_line(place.op),
+        line=line_of(place.op),
         input_shapes=_shapes(place.inputs),
         output_shapes=_shapes(place.results),
         runs=place.count,
     )
     if not place.runs:
-        verdict: Verdict = "differs" if place.failed else "not checked"
+        verdict: Verdict = "differs" if place.reason not in ("", NOT_SAVED) and not place.new_op else "not checked"
         return dataclasses.replace(row, verdict=verdict, detail=place.reason or "no gradient arrives here")
-    found = [check(place, run, name, like.get(name), max_elements) for run in place.runs]
+    found = []
+    for run in place.runs:
+        known = name, key(place, run) or place.op.name
+        computation = computations.setdefault(known, Computation(place, name, like.get(name)))
+        found.append(check(place, run, computation, max_elements))
     worst, last = max(found, key=lambda each: STATES.index(each.state)), found[-1]
     verdict, detail = _verdict(place, name, like, worst)
     return dataclasses.replace(
@@ -314,31 +383,11 @@ def _folded(rows: Sequence[AuditedGradient]) -> list[AuditedGradient]:
     """One row for the places of a function that have one verdict: the worst of them, with their number."""
     folded: dict[Any, list[AuditedGradient]] = {}
     for row in rows:
-        is_special = row.is_first_nonfinite, math.isfinite(row.upstream_norm)
-        key = row.function, row.made_by, row.line or row.node, row.verdict, is_special
+        is_finite = math.isfinite(row.upstream_norm)
+        key = row.function, row.made_by, row.line or row.node, row.verdict, is_finite
         folded.setdefault(key, []).append(row)
     return [dataclasses.replace(max(group, key=lambda row: row.error), places=len(group)) for group in folded.values()]
 
 
-def _with_first_nonfinite(rows: Sequence[AuditedGradient]) -> list[AuditedGradient]:
-    """The rows, with a mark where a finite upstream gradient first became infinite or nan."""
-    marked = list(rows)
-    for i, row in enumerate(rows):
-        if not math.isfinite(row.upstream_norm):
-            detail = "The upstream gradient is not finite: operations without a custom gradient made it so."
-            marked[i] = dataclasses.replace(row, detail=f"{detail} {row.detail}".rstrip())
-            break
-        if not math.isfinite(row.gradient_norm):
-            marked[i] = dataclasses.replace(row, is_first_nonfinite=True)
-            break
-    return marked
-
-
 def _shapes(tensors: Sequence[Any]) -> tuple[tuple[int | None, ...] | None, ...]:
     return tuple(None if t.shape.rank is None else tuple(t.shape.as_list()) for t in tensors)
-
-
-def _line(op: Any) -> str:
-    """The line of the user's code that made the op, such as "model.py:12"; empty in a loaded model."""
-    own = [frame for frame in op.traceback or [] if not _FOREIGN.search(frame.filename)]
-    return f"{os.path.basename(own[-1].filename)}:{own[-1].lineno}" if own else ""

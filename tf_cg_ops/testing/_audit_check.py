@@ -4,7 +4,9 @@ They are compared in the dtypes of the model and, if they differ there, in doubl
 TensorFlow's is not finite, numeric differentiation decides.
 """
 
+import copy
 import dataclasses
+import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
@@ -12,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import slices, tf_internal
-from tf_cg_ops._src.rewrite import control_flow
+from tf_cg_ops._src.core import calls, slices, tf_internal
+from tf_cg_ops._src.rewrite import built_functions, control_flow
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
 from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
 from tf_cg_ops._src.rewrite.traced_call import trace
@@ -82,18 +84,63 @@ class _Answers:
                 yield i, got, np.zeros_like(got) if expected is None else expected
 
 
+def key(place: Place, run: Run) -> str | None:
+    """Equal for places that compute the same from what was recorded, as the layers of a model do; None if unknown."""
+    known: dict[int, str] = {}
+
+    def digest(tensor: Any) -> str:
+        if id(tensor) not in known:
+            parts = [*_attributes(tensor.op), *map(digest, tensor.op.inputs)]
+            whole = hashlib.sha256(repr(parts).encode()).hexdigest()
+            for i, output in enumerate(tensor.op.outputs):
+                known.setdefault(id(output), f"{whole}:{i}")
+        return known[id(tensor)]
+
+    others = enumerate(place.recorded[len(place.leaves) :])
+    known.update({id(tensor): f"recorded {i}" for i, tensor in others})
+    known.update({id(tensor): f"leaf {leaf}" for tensor, leaf in place.stand_ins})
+    known.update({id(tensor): f"handle {id(handle)}" for tensor, handle in place.handles})
+    try:
+        for op in place.inside:  # In order, so that the recursion is not deep.
+            list(map(digest, op.outputs))
+        tensors = [None if t is None else digest(t) for t in (*place.results, *place.needed)]
+        rule = _attributes(place.new_op)
+    except built_functions.NotSharedError:
+        return None
+    shapes = [(x.shape, x.dtype.name) for x in (*run.values, *run.upstream)]
+    return repr((place.api, place.positions, place.leaves, place.offset, place.draws, tensors, rule, shapes))
+
+
+def _attributes(op: Any) -> list[Any]:
+    """The type and the attributes of an op, with the contents of the functions that it names."""
+    parts = [op.type]
+    for name, attribute in sorted(op.node_def.attr.items()):
+        functions = [tf_internal.find_function(op.graph, f.name) for f in calls.functions_in([attribute])]
+        bodies = [tf_internal.graph_of_function(function) for function in functions]
+        if name not in ("_class", "_output_shapes"):
+            contents = [built_functions.fingerprint(body, body.inputs) for body in bodies]
+            parts += [name, contents or attribute.SerializeToString(deterministic=True)]
+    return parts
+
+
 class LikeError(ValueError):
     """A function in `like` does not fit."""
 
 
-class _Computation:
+class Computation:
     """The graph of a place as a function of its leaves and of what else was recorded."""
 
-    def __init__(self, place: Place, run: Run, name: str, like: Callable[..., Any] | None) -> None:
+    def __init__(self, place: Place, name: str, like: Callable[..., Any] | None) -> None:
         self.place, self.like, self._name = place, like, name
-        self._run = [tf.constant(x) for x in run.values]
+        self._run: list[tf.Tensor] = []
         self._traces: dict[bool, Any] = {}
         self._has: dict[bool, list[list[bool]]] = {}
+
+    def at(self, run: Run) -> "Computation":
+        """The computation at the numbers of a run, also of another place with an equal `key`."""
+        other = copy.copy(self)  # It shares what is traced.
+        other._run = [tf.constant(x) for x in run.values]
+        return other
 
     def answers(self, upstream: Arrays, double: bool) -> _Answers:
         """The values and gradients in the dtypes of the model, or in double precision."""
@@ -259,10 +306,10 @@ def _is_rounded(constant: Any) -> bool:
 
 
 @np.errstate(all="ignore")  # What is not finite is noticed.
-def check(place: Place, run: Run, name: str, like: Callable[..., Any] | None, max_elements: int) -> Findings:
+def check(place: Place, run: Run, computation: Computation, max_elements: int) -> Findings:
     """Compares the gradient at the numbers of one run, for its upstream gradient and for a random one."""
     arrived = [numbers(dy) for dy in run.upstream]
-    found, computation = Findings(upstream_norm=_norm(arrived)), _Computation(place, run, name, like)
+    found, computation = Findings(upstream_norm=_norm(arrived)), computation.at(run)
     try:
         own = computation.answers(arrived, double=False)
         found.value_norm, found.gradient_norm = _norm(own.values), _norm(own.by_rule)
@@ -277,7 +324,7 @@ def check(place: Place, run: Run, name: str, like: Callable[..., Any] | None, ma
     return found
 
 
-def _check(computation: _Computation, own: _Answers, max_elements: int, found: Findings) -> None:
+def _check(computation: Computation, own: _Answers, max_elements: int, found: Findings) -> None:
     """Compares in the dtypes of the model, then in double precision, and then lets numeric differentiation decide."""
     names, double, gradients = computation.place.names, False, [got for _, got, _ in own.pairs]
     pairs = list(zip(names, own.by_rule, own.expected, strict=True))
@@ -311,9 +358,7 @@ def _check(computation: _Computation, own: _Answers, max_elements: int, found: F
     return None
 
 
-def _compare(
-    computation: _Computation, answers: _Answers, double: bool
-) -> list[tuple[_Answers, dict[int, np.ndarray]]]:
+def _compare(computation: Computation, answers: _Answers, double: bool) -> list[tuple[_Answers, dict[int, np.ndarray]]]:
     """The answers for the upstream gradient that arrived and for a random one, with masks of where they differ."""
     random = RandomNumbers(0)
     # An infinite value, such as the -inf of a mask, has no derivative.
@@ -353,7 +398,7 @@ def _reads_one_triangle(x: np.ndarray, got: np.ndarray, expected: np.ndarray) ->
 
 
 def _decide(
-    computation: _Computation, answers: _Answers, i: int, mask: np.ndarray, double: bool, max_elements: int
+    computation: Computation, answers: _Answers, i: int, mask: np.ndarray, double: bool, max_elements: int
 ) -> tuple[State, str, float]:
     """Whether the rule is right where it differs from TensorFlow's gradient: a state, a detail and the error."""
     name = computation.place.names[i]

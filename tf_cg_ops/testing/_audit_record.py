@@ -3,6 +3,8 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
@@ -15,7 +17,7 @@ from tf_cg_ops._src.core import python_op, slices, tf_internal
 from tf_cg_ops._src.custom_gradient import live_rule, rule_op
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.rewrite import control_flow
-from tf_cg_ops._src.rewrite.graph_copy import GraphCopy, captures_of
+from tf_cg_ops._src.rewrite.graph_copy import GraphCopy, Replace, captures_of
 from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
 from tf_cg_ops._src.rewrite.traced_call import trace
 
@@ -24,15 +26,26 @@ from ._report import in_one_line
 API = "audit"
 WORDING = without_gradient_function(API)
 # Their gradients only recompute the function. Without them, what is inside gets an upstream gradient of its own.
-_RECOMPUTING = frozenset(["recompute_grad", "scan", "while_loop", "layers.Recompute", "keras.remat"])
+RECOMPUTING = frozenset(["recompute_grad", "scan", "while_loop", "layers.Recompute", "keras.remat"])
 PASSING = frozenset(["watch_gradient", "layers.WatchGradient"])
 _RANDOM = re.compile("Random|Multinomial|TruncatedNormal|^Fractional|^Stateful(Std|Uni)|^Stateless.*Normal")
+NOT_SAVED = "its gradient was not saved"
 _PROBE = "TfCgOpsAudit"
+# Files whose lines are not the user's.
+_FOREIGN = re.compile(r"^<|[/\\\\](tf_cg_ops|site-packages)[/\\\\]")
 
 
 @tf.RegisterGradient(_PROBE)
 def _probe_gradient(op: Any, *dys: Any) -> list[Any]:
     return getattr(op, _PROBE)(*dys)
+
+
+def with_gradient(tensors: Sequence[Any], gradient: Callable[..., list[Any]]) -> list[Any]:
+    """The tensors, through an op whose gradient this function computes in the graph of the gradient."""
+    with tf.compat.v1.get_default_graph().gradient_override_map({"IdentityN": _PROBE}):
+        probes = tf.raw_ops.IdentityN(input=list(tensors))
+    setattr(probes[0].op, _PROBE, gradient)
+    return list(probes)
 
 
 @dataclasses.dataclass
@@ -48,7 +61,7 @@ class Place:
     """An op with a gradient of its own. Ops and tensors are in the traced graph, except `new_op`."""
 
     op: Any
-    new_op: Any  # Its copy in the graph that ran, an op of this library.
+    new_op: Any  # Its copy in the graph that ran, an op of this library; None if its gradient cannot be computed.
     api: str  # The function that made it, such as "custom_gradient", "embed_gradient" or "tf.custom_gradient".
     positions: list[int] = field(default_factory=list)  # The outputs that it gives a gradient to.
     # What it gives a gradient for, at the inputs of `new_op` from `offset`.
@@ -68,7 +81,6 @@ class Place:
     handles: list[tuple[Any, Any]] = field(default_factory=list)
     draws: bool = False  # Whether the random numbers in its value depend on the inputs.
     reason: str = ""  # Why the place is not checked; empty if it is.
-    failed: bool = False  # Whether its gradient cannot be computed.
     # The first run, and the last one whose upstream gradients so far were finite.
     runs: list[Run] = field(default_factory=list)
     count: int = 0  # How often a gradient arrived.
@@ -89,6 +101,86 @@ class Place:
 def is_place(op: Any) -> bool:
     """Whether the op has a gradient of its own."""
     return op.type in ("CustomGradientEmbed", "CustomGradientRule") or tf_internal.has_python_gradient(op)
+
+
+def api_of(op: Any) -> str:
+    """The function that made an op with a gradient of its own, such as "recompute_grad" or "tf.custom_gradient"."""
+    if op.type == "CustomGradientRule":
+        return rule_op.api(op)
+    return "embed_gradient" if op.type == "CustomGradientEmbed" else "tf.custom_gradient"
+
+
+def copy_place(copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> tuple[Sequence[Any], str]:
+    """Copies an op with a gradient of its own. If that is not possible, returns its results, and says why."""
+    try:
+        if op.type == "CustomGradientRule" and rule_op.error(op):
+            raise live_rule.exception_of(op) or RuntimeError(rule_op.error(op))
+        if tf_internal.find_gradient_function(op) is None:
+            return inputs[: len(op.outputs)], NOT_SAVED
+        outputs = copy_with_python_gradient(WORDING, copy, op, inputs, is_differentiated=False)
+        return outputs or copy.copy_op(op, inputs), ""
+    except Exception as error:  # The user's gradient function raised it, and the row says so.
+        return inputs[: len(op.outputs)], f"Computing its gradient fails: {in_one_line(error)}."
+
+
+def passes_gradients(op: Any) -> bool:
+    """Whether the gradient that an op has of its own is the one that the ops inside have without it."""
+    return is_place(op) and api_of(op) in RECOMPUTING | PASSING
+
+
+def name_of(op: Any) -> str:
+    """The name of the function with a gradient of its own that made an op; the type of another op."""
+    if not is_place(op):
+        return op.type
+    if op.type == "CustomGradientRule":
+        name, api = rule_op.function_name(op), rule_op.api(op)
+        # Some functions of this library attach their rule to an identity.
+        return api if name == "identity" and api != "custom_gradient" else name
+    if op.type != "CustomGradientEmbed":
+        return tf_internal.name_of_python_gradient(op) or op.name
+    scope = op.name.split("/")
+    return scope[-2] if len(scope) > 1 else scope[-1]  # The scope is the layer, or the name that the user gave.
+
+
+def line_of(op: Any) -> str:
+    """The line of the user's code that made an op, such as "model.py:12"; empty in a loaded model."""
+    own = [frame for frame in op.traceback or [] if not _FOREIGN.search(frame.filename)]
+    return f"{os.path.basename(own[-1].filename)}:{own[-1].lineno}" if own else ""
+
+
+def trace_gradient(
+    graph: Any, tensors: Sequence[tf.Tensor], upstream: Callable[[Sequence[Any]], list[Any]] | None, replace: Replace
+) -> Any:
+    """Traces a copy of a graph, which returns its outputs, and then its gradients for what `upstream` returns."""
+    values, handles = captures_of(graph)
+    others = [(inside, outside) for outside, inside in graph.captures]
+    seeds = itertools.count(1)
+
+    def replaced(copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[Any] | None:
+        if op.type.startswith("CheckNumerics"):  # What is not finite is to be found, and not to end the run.
+            return inputs
+        is_known = op.type in control_flow.TYPES or is_place(op) or not tf_internal.lacks_gradient(op)
+        if upstream is not None and not is_known:  # The audit is of those that have one.
+            return [tf.stop_gradient(t) if has_numbers(t.dtype) else t for t in copy.copy_op(op, inputs)]
+        outputs = replace(copy, op, inputs)
+        if outputs is None and "seed2" in op.node_def.attr and not op.get_attr("seed") and not op.get_attr("seed2"):
+            outputs = copy.copy_op(op, inputs)  # Each run of a trace draws the same numbers.
+            tf_internal.set_attribute(outputs[0].op, "seed2", tf.compat.v1.AttrValue(i=next(seeds)))
+        return outputs
+
+    def flat_function(*inputs: tf.Tensor) -> list[Any]:
+        copy = GraphCopy([*zip(graph.inputs, inputs, strict=False), *others], replaced)
+        outputs = [tf.identity(output) for output in copy.outputs_of(graph)]
+        if upstream is None:
+            return outputs
+        ys = [y for y in outputs if tf_internal.is_trainable(y)]
+        here = tf.compat.v1.get_default_graph()
+        xs = [x for x in inputs if tf_internal.is_trainable(x)]
+        xs += [tf_internal.capture(here, outside) for _, outside in [*values, *handles]]
+        gradients = [g for g in tf.gradients(ys, xs, grad_ys=upstream(outputs)) if g is not None]
+        return [*outputs, *map(tf.identity, tf.nest.flatten(gradients, expand_composites=True))]
+
+    return trace(flat_function, [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors])
 
 
 def all_operations(ops: Sequence[Any]) -> Iterator[Any]:
@@ -112,60 +204,27 @@ def numbers(array: Any) -> np.ndarray:
 class Recording:
     """A copy of a traced graph that records its places while it computes a gradient."""
 
-    def __init__(self, graph: Any) -> None:
-        self._graph = graph
+    def __init__(self) -> None:
         self.places: list[Place] = []
         self._num_arrived = 0
 
-    def trace(self, tensors: Sequence[tf.Tensor], upstream: Callable[[Sequence[Any]], list[Any]]) -> Any:
-        """Traces the copy that computes the gradient for what `upstream` returns for the outputs."""
-        graph = self._graph
-        values, handles = captures_of(graph)
-        others = [(inside, outside) for outside, inside in graph.captures]
-
-        def flat_function(*inputs: tf.Tensor) -> list[Any]:
-            copy = GraphCopy([*zip(graph.inputs, inputs, strict=False), *others], self._replace)
-            outputs = [tf.identity(output) for output in copy.outputs_of(graph)]
-            ys = [y for y in outputs if tf_internal.is_trainable(y)]
-            here = tf.compat.v1.get_default_graph()
-            xs = [x for x in inputs if tf_internal.is_trainable(x)]
-            xs += [tf_internal.capture(here, outside) for _, outside in [*values, *handles]]
-            gradients = [g for g in tf.gradients(ys, xs, grad_ys=upstream(outputs)) if g is not None]
-            with tf.control_dependencies([tf.nest.flatten(g, expand_composites=True)[0].op for g in gradients]):
-                return [tf.identity(output) for output in outputs]
-
-        return trace(flat_function, [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors])
-
-    def run(self, traced: Any, tensors: Sequence[tf.Tensor]) -> None:
-        """Runs the copy, and puts the places into the order of the backward pass."""
-        tf_internal.call_trace(traced, *tensors)
+    def sort(self) -> None:
+        """Puts the places into the order of the backward pass."""
         self.places.sort(key=lambda place: place.order if place.order >= 0 else self._num_arrived)
 
-    def _replace(self, copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[Any] | None:
-        if op.type.startswith("CheckNumerics"):
-            return inputs  # What is not finite is to be found, and not to end the run.
+    def replace(self, copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[Any] | None:
+        """Records an op with a gradient of its own, and copies others as they are; for `trace_gradient`."""
         if not is_place(op):
             return None
-        api = {"CustomGradientRule": rule_op.api, "CustomGradientEmbed": lambda _: "embed_gradient"}.get(op.type)
-        place = Place(op, op, api(op) if api else "tf.custom_gradient")
+        place = Place(op, None, api_of(op))
         self.places.append(place)
-        try:
-            if op.type == "CustomGradientRule" and rule_op.error(op):
-                raise live_rule.exception_of(op) or RuntimeError(rule_op.error(op))
-            if tf_internal.find_gradient_function(op) is None:
-                place.reason = "its gradient was not saved"
-                return inputs[: len(op.outputs)]
-            outputs: Any = copy_with_python_gradient(WORDING, copy, op, inputs, is_differentiated=False)
-            outputs = outputs or copy.copy_op(op, inputs)
-        except Exception as error:  # The user's gradient function raised it, and the row says so.
-            place.failed, place.reason = True, f"Computing its gradient fails: {in_one_line(error)}."
-            return inputs[: len(op.outputs)]
+        outputs, place.reason = copy_place(copy, op, inputs)
+        if place.reason:
+            return outputs
         place.new_op = outputs[0].op
         _find_arguments(place, copy)
         _find_inside(place)
-        if place.api in _RECOMPUTING | PASSING:
-            outputs = inputs[: len(outputs)]
-        return self._probed(place, copy, outputs)
+        return self._probed(place, copy, inputs[: len(outputs)] if passes_gradients(op) else outputs)
 
     def _probed(self, place: Place, copy: GraphCopy, outputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The outputs, with a gradient that records what arrives."""
@@ -174,7 +233,7 @@ class Recording:
         recorded = [tf_internal.capture(here, t) for t in copy.tensors(place.recorded)]
         for i, tensor in enumerate(recorded):
             if tensor.dtype == tf.resource:
-                recorded[i] = tf.raw_ops.ReadVariableOp(resource=tensor, dtype=_dtype_behind(_eager_handle(tensor)))
+                recorded[i] = tf.raw_ops.ReadVariableOp(resource=tensor, dtype=dtype_behind(_eager_handle(tensor)))
         recorded += [t for t, old in zip(place.new_op.inputs, place.needed, strict=True) if old is None]
         note, spec = functools.partial(self._note, place), tf.TensorSpec([], tf.bool)
         subject = f"{API}: the record of '{place.op.name}'"
@@ -185,9 +244,7 @@ class Recording:
             with tf.control_dependencies(effects):
                 return [tf.identity(dy) for dy in dense]
 
-        with here.gradient_override_map({"IdentityN": _PROBE}):
-            probes = tf.raw_ops.IdentityN(input=[outputs[i] for i in place.positions])
-        setattr(probes[0].op, _PROBE, gradient)
+        probes = with_gradient([outputs[i] for i in place.positions], gradient)
         by_position = dict(zip(place.positions, probes, strict=True))
         return [by_position.get(i, output) for i, output in enumerate(outputs)]
 
@@ -221,17 +278,18 @@ def _find_arguments(place: Place, copy: GraphCopy) -> None:
         if op.type != "CustomGradientRule":
             place.needed += [*op.inputs, *(copy.original_of(t) for t in new_op.inputs[last:])]
     place.inputs = place.needed[place.offset : last]
-    place.positions = [i for i, t in enumerate(op.inputs[:num_results]) if _has_numbers(t.dtype)]
+    place.positions = [i for i, t in enumerate(op.inputs[:num_results]) if has_numbers(t.dtype)]
 
 
-def _has_numbers(dtype: Any) -> bool:
+def has_numbers(dtype: Any) -> bool:
+    """Whether tensors of a dtype hold numbers that have gradients."""
     return dtype not in (None, tf.resource, tf.variant) and tf_internal.is_trainable(dtype)
 
 
 def source_of(tensor: Any) -> tuple[int, tf.DType]:
     """Equal for tensors that are the same number: identities, reads of one variable, and casts of these."""
     root, dtype = _root(tensor), tensor.dtype.base_dtype
-    return id(root), _dtype_behind(root) or dtype if dtype == tf.resource else dtype
+    return id(root), dtype_behind(root) or dtype if dtype == tf.resource else dtype
 
 
 def _root(tensor: Any) -> Any:
@@ -246,7 +304,7 @@ def _is_cast(op: Any) -> bool:
     return op.type == "Cast" and op.inputs[0].dtype.is_floating and op.outputs[0].dtype.is_floating
 
 
-def _dtype_behind(handle: Any) -> tf.DType | None:
+def dtype_behind(handle: Any) -> tf.DType | None:
     """The dtype of a variable; None for another resource, such as a hash table."""
     with contextlib.suppress(ValueError):
         return tf_internal.shape_and_dtype(handle)[1]
@@ -257,7 +315,7 @@ def _find_inside(place: Place) -> None:
     """Finds what computes the results, and what the rule reads, from the inputs."""
     by_source: dict[Any, list[int]] = {}
     for i, tensor in enumerate(place.inputs):
-        if _has_numbers(_dtype_behind(tensor) if tensor.dtype == tf.resource else tensor.dtype):
+        if has_numbers(dtype_behind(tensor) if tensor.dtype == tf.resource else tensor.dtype):
             by_source.setdefault(source_of(tensor), []).append(i)
     place.leaves = list(by_source.values())
     place.recorded = [place.inputs[leaf[0]] for leaf in place.leaves]
@@ -296,7 +354,7 @@ def _find_inside(place: Place) -> None:
     lacking = [op for op in all_operations(place.inside) if _lacks_gradient(op)]
     if place.api in PASSING:
         place.reason = "it watches the gradient, which passes unchanged"
-    elif place.api in _RECOMPUTING:
+    elif place.api in RECOMPUTING:
         place.reason = "it recomputes the gradients of what is inside, which has rows of its own"
     elif place.api.startswith("linear."):
         place.reason = "its solver stops at a tolerance, which numeric differentiation sees"
@@ -331,7 +389,7 @@ def _before(ends: Sequence[Any], sources: list[Any]) -> tuple[list[Any], list[tu
 def _lacks_gradient(op: Any) -> bool:
     # TensorFlow takes what a Python function returns for a constant.
     lacks = op.type in ("PyFunc", "PyFuncStateless") or tf_internal.lacks_gradient(op)
-    return lacks and any(_has_numbers(t.dtype) for t in op.outputs)
+    return lacks and any(has_numbers(t.dtype) for t in op.outputs)
 
 
 def _eager_handle(tensor: Any) -> Any:

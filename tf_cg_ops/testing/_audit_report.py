@@ -8,6 +8,8 @@ from typing import Literal, get_args
 
 from tf_cg_ops._src.core import text
 
+from ._audit_nonfinite import FirstNonfinite
+
 Verdict = Literal["right", "differs", "by design", "not checked"]
 _WIDTH = 100
 
@@ -31,7 +33,6 @@ class AuditedGradient:
       gradient_norm: The norm of the gradients that left.
       error: The largest error, relative to the largest that passes.
       places: How many places of this function have this verdict.
-      is_first_nonfinite: Whether it is the first place that made a finite upstream gradient infinite or nan.
     """
 
     function: str
@@ -48,12 +49,6 @@ class AuditedGradient:
     gradient_norm: float = 0.0
     error: float = 0.0
     places: int = 1
-    is_first_nonfinite: bool = False
-
-    @property
-    def _remarks(self) -> str:
-        first = "Here a finite upstream gradient became infinite or nan for the first time."
-        return f"{self.detail} {first if self.is_first_nonfinite else ''}".strip()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,19 +58,22 @@ class AuditReport:
     Attributes:
       model: The name of the function or model.
       rows: An `AuditedGradient` for each function and verdict.
+      first_nonfinite: The `FirstNonfinite` op of all ops, built-in ones too; None if the gradient and the value are
+        finite. Single infinite numbers in a value of several are fine.
     """
 
     model: str
     rows: list[AuditedGradient]
+    first_nonfinite: FirstNonfinite | None = None
 
     @property
     def wrong(self) -> list[AuditedGradient]:
-        """The rows whose gradient differs, and the first row that makes a finite gradient infinite or nan."""
-        return [row for row in self.rows if row.verdict == "differs" or row.is_first_nonfinite]
+        """The rows whose gradient differs."""
+        return [row for row in self.rows if row.verdict == "differs"]
 
     def raise_if_wrong(self) -> None:
-        """Raises AssertionError with the table if a gradient differs, or makes a finite one infinite or nan."""
-        if self.wrong:
+        """Raises AssertionError with the table if a gradient differs, or if the run has a `first_nonfinite`."""
+        if self.wrong or self.first_nonfinite:
             raise AssertionError(str(self))
 
     def summary(self) -> str:
@@ -87,8 +85,9 @@ class AuditReport:
         return f"'{self.model}': {text.count(sum(counts.values()), 'custom gradient')}, {', '.join(found)}."
 
     def __str__(self) -> str:
+        lines = [*([str(self.first_nonfinite)] if self.first_nonfinite else []), *textwrap.wrap(self.summary(), _WIDTH)]
         if not self.rows:
-            return self.summary()
+            return "\n".join(lines)
         head = ("", "function", "at", "places", "runs", "value", "upstream", "gradient", "verdict")
         table: list[tuple[str, ...]] = [head]
         for i, row in enumerate(self.rows):
@@ -99,8 +98,7 @@ class AuditReport:
         left = _WIDTH - sum(widths) + widths[1] + widths[2] - 2 * (len(widths) - 1)
         widths[2] = min(widths[2], max(left - widths[1], left // 2))
         widths[1] = min(widths[1], left - widths[2])
-        lines = textwrap.wrap(self.summary(), _WIDTH)
-        for cells, remark in zip(table, ["", *(row._remarks for row in self.rows)], strict=True):
+        for cells, remark in zip(table, ["", *(row.detail for row in self.rows)], strict=True):
             shown = (c if len(c) <= w else f"...{c[3 - w :]}" for c, w in zip(cells, widths, strict=True))
             lines.append("  ".join(c.ljust(w) for c, w in zip(shown, widths, strict=True)).rstrip())
             lines += [f"{' ' * (widths[0] + 2)}{line}" for line in textwrap.wrap(remark, _WIDTH - 6)]
@@ -111,17 +109,19 @@ class AuditReport:
         norms = [n for row in self.rows for n in (row.upstream_norm, row.gradient_norm) if 0 < n < math.inf]
         low, high = math.log10(min(norms, default=1.0)), math.log10(max(norms, default=1.0))
         body = "".join(_html_row(i + 1, row, low, max(high - low, 1e-9)) for i, row in enumerate(self.rows))
-        return _PAGE.format(title=html.escape(self.summary()), rows=body)
+        first = "".join(
+            f"<p class=wrong>{html.escape(line)}</p>\n" for line in str(self.first_nonfinite or "").splitlines()
+        )
+        return _PAGE.format(title=html.escape(self.summary()), first=first, rows=body)
 
 
 def _html_row(number: int, row: AuditedGradient, low: float, span: float) -> str:
-    style = "wrong" if row.verdict == "differs" or row.is_first_nonfinite else row.verdict.replace(" ", "-")
+    style = "wrong" if row.verdict == "differs" else row.verdict.replace(" ", "-")
     cells = [number, row.function, row.made_by, row.line or row.node, row.places, row.runs]
     first = "".join(f"<td>{html.escape(str(cell))}</td>" for cell in cells)
     bars = "".join(f"<td>{_bar(n, low, span) if row.runs else ''}</td>" for n in (row.upstream_norm, row.gradient_norm))
-    mark = ' id="first-nonfinite"' if row.is_first_nonfinite else ""
-    verdict = f"<b>{row.verdict}</b> {html.escape(row._remarks)}"
-    return f'<tr class="{style}"{mark}>{first}{bars}<td>{verdict}</td></tr>\n'
+    verdict = f"<b>{row.verdict}</b> {html.escape(row.detail)}"
+    return f'<tr class="{style}">{first}{bars}<td>{verdict}</td></tr>\n'
 
 
 def _bar(norm: float, low: float, span: float) -> str:
@@ -142,17 +142,17 @@ table {{ border-collapse: collapse; }}
 th {{ position: sticky; top: 0; background: Canvas; text-align: left; }}
 th, td {{ padding: .3em .6em; border-bottom: 1px solid var(--line); vertical-align: top; white-space: nowrap; }}
 td:last-child {{ white-space: normal; min-width: 16em; }}
-tr.wrong {{ background: color-mix(in srgb, var(--wrong) 18%, Canvas); }}
+tr.wrong, p.wrong {{ background: color-mix(in srgb, var(--wrong) 18%, Canvas); }}
 .bar {{ display: inline-block; height: .7em; background: var(--bar); }}
 .bar.nonfinite {{ background: var(--wrong); }}
 </style></head><body>
-<h2>{title}</h2>
+{first}<h2>{title}</h2>
 <p>The functions with a gradient of their own, in the order of the backward pass. The bars show norms on a logarithmic
 axis.</p>
 <div><table>
 <tr><th></th><th>function</th><th>made by</th><th>at</th><th>places</th><th>runs</th><th>upstream</th><th>gradient</th>
 <th>verdict</th></tr>
 {rows}</table></div>
-<script>document.querySelector("#first-nonfinite, tr.wrong")?.scrollIntoView({{block: "center"}})</script>
+<script>document.querySelector("tr.wrong")?.scrollIntoView({{block: "center"}})</script>
 </body></html>
 """

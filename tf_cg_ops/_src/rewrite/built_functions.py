@@ -25,7 +25,7 @@ class _Entry:
         self.built: Any = None
 
 
-class _NotSharedError(Exception):
+class NotSharedError(Exception):
     """A gradient in the graph reads a tensor that is not an input of the graph."""
 
 
@@ -61,7 +61,7 @@ def find_or_build(
         return build()
     try:
         entry = table.entry((key, fingerprint(graph, inputs)))
-    except _NotSharedError:
+    except NotSharedError:
         return build()
     with entry.lock:
         if entry.built is None:
@@ -117,6 +117,6 @@ def _fingerprint_of_gradient(op: Any, places: Callable[[Iterable[tf.Tensor]], li
     inside_of = {id(outside): inside for outside, inside in op.graph.captures}
     read = [inside_of.get(id(outside), outside) for _, outside in gradient.captures]
     if any(isinstance(tensor, tf_internal.EagerTensor) or tensor.graph is not op.graph for tensor in read):
-        raise _NotSharedError
+        raise NotSharedError
     inputs = [*gradient.upstream, *(inside for inside, _ in gradient.captures)]
     return fingerprint(gradient.graph, inputs) + repr(places(read)).encode()
