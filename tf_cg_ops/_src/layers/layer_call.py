@@ -30,7 +30,7 @@ def recompute(
     call = _LayerCall(function, owner)
     arguments = (_masks_of((args, kwargs)), args, kwargs)
     wording = without_gradient_function(api)
-    outputs, masks, losses = recompute_grad.call_with_recomputation(wording, keep, call, arguments, {})
+    outputs, masks, losses = recompute_grad.Recomputation(wording, keep)(call, arguments, {})
     _set_masks(outputs, masks)
     if losses:
         lists = keras_internal.losses_in(owner)
