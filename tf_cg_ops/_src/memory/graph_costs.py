@@ -18,6 +18,8 @@ from tf_cg_ops._src.rewrite import control_flow
 UNKNOWN_SIZE = 32
 # In the time of moving one byte, a processor computes about this many products.
 _PRODUCTS_PER_BYTE = 4
+# TensorFlow's convolutions on the CPU unfold about as many bytes as the last cache of a processor has.
+_UNFOLDED = 32 * 2**20
 # Their results share the memory of their first input.
 _ALIASES = frozenset(
     ["Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient", "EnsureShape", "CheckNumerics"]
@@ -48,15 +50,16 @@ class GraphCosts:
       has_unknown_sizes: Whether some size is only known at run time.
     """
 
-    def __init__(self, graph: Any, inputs: Sequence[Any], trained: Sequence[Any], is_kept: Callable[[Any], bool]) -> None:
-        """`inputs` are the tensors that come from outside; `trained` those among them that are handles of weights."""
+    def __init__(self, graph: Any, inputs: Sequence[Any], sources: Sequence[Any], is_kept: Callable[[Any], bool]) -> None:
+        """`inputs` are the tensors that come from outside; `sources` those among them that have gradients.
+
+        `is_kept` tells whether the results of an op are kept in any case.
+        """
         self.operations = [op for op in graph.get_operations() if op.type not in _NOT_IN_PIECES]
         self.has_unknown_sizes = False
         self._values: dict[int, _Value] = {}
-        self._inputs = {id(tensor) for tensor in inputs}
         number_of = {id(op): number for number, op in enumerate(self.operations)}
-        with_gradient = {id(t) for t in inputs if t.dtype != tf.resource and tf_internal.is_trainable(t)}
-        weights = {id(tensor) for tensor in trained}
+        with_gradient = {id(tensor) for tensor in sources}
         reads = GradientReads()
         has_gradient = lambda tensor: id(tensor) in with_gradient  # noqa: E731
         self.cost = np.zeros(len(self.operations))
@@ -68,15 +71,14 @@ class GraphCosts:
             for tensor in op.inputs:
                 self.value_of(tensor).last = number
             is_read = op.type == "ReadVariableOp"
-            differentiates = any(map(has_gradient, op.inputs)) and not tf_internal.lacks_gradient(op)
-            if is_read and id(op.inputs[0]) in weights:
-                differentiates = True
+            differentiates = any(map(has_gradient, op.inputs)) and tf_internal.find_gradient_function(op) is not None
+            if is_read and differentiates:
                 weight_bytes[number] = self._bytes(op.outputs[0])
             saved += [(number, tensor) for tensor in reads.of(op, has_gradient)]
             for output in op.outputs:
                 if op.type in _ALIASES:
                     self._values[id(output)] = self.value_of(op.inputs[0])
-                elif id(output) not in self._values:
+                elif id(output) not in self._values:  # In eager mode, some constants are inputs.
                     # A read shares the memory of its variable.
                     is_free = is_read or static_value(output) is not None or op.type == "Const"
                     self._values[id(output)] = _Value(0 if is_free else self._bytes(output), number, number)
@@ -92,7 +94,8 @@ class GraphCosts:
         for tensor in graph.outputs:
             self.value_of(tensor).last = len(self.operations)
         self.values = list({id(value): value for value in self._values.values() if value.first >= 0}.values())
-        self.in_flight = self._gradients_in_flight() + np.cumsum(weight_bytes[::-1])[::-1]
+        workspace = np.array([self._workspace(op) for op in self.operations])
+        self.in_flight = self._gradients_in_flight() + np.cumsum(weight_bytes[::-1])[::-1] + workspace
         self._number_of = number_of
 
     def value_of(self, tensor: Any) -> _Value:
@@ -121,6 +124,13 @@ class GraphCosts:
                 if value.has_gradient and any(other.size == value.size for other in ends):
                     total[number] -= value.size
         return total
+
+    def _workspace(self, op: Any) -> float:
+        """The bytes that the gradient of a convolution unfolds at once."""
+        if not op.type.startswith("Conv2D") or math.prod(self._sizes(op.inputs[1].shape)[:2]) == 1:
+            return 0
+        kernel, result = self._sizes(op.inputs[1].shape), self._sizes(op.outputs[0].shape)
+        return min(math.prod(kernel[:-1]) * math.prod(result) / max(kernel[-1], 1) * op.inputs[0].dtype.size, _UNFOLDED)
 
     def _sizes(self, shape: tf.TensorShape) -> list[int]:
         if shape.rank is None:

@@ -103,11 +103,11 @@ def make_plan(
     memory: Memory,
     graph: Any,
     inputs: Sequence[Any],
-    trained: Sequence[Any],
+    sources: Sequence[Any],
     is_kept: Callable[[Any], bool],
 ) -> tuple[Plan, list[PlannedPiece]]:
     """Plans the gradient of a traced graph: see `GraphCosts` for the arguments."""
-    costs = GraphCosts(graph, inputs, trained, is_kept)
+    costs = GraphCosts(graph, inputs, sources, is_kept)
     if costs.has_unknown_sizes and isinstance(memory, int):
         raise ValueError(
             f"{api}: memory must be 'auto' or a share of the plain peak if '{name}' gets Tensors whose sizes are only "

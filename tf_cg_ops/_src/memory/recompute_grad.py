@@ -170,11 +170,12 @@ class Recomputation:
         assert self.memory is not None
         name, inside = text.name_of(function), [*trace.inputs, *trace.outside.inside]
         trained = {id(handle) for variable in trace.variables for handle in handles_of(variable)}
-        handles = [inside for inside, handle in trace.outside.handles if id(handle) in trained]
+        outside = [*trace.outside.captures, *(pair for pair in trace.outside.handles if id(pair[1]) in trained)]
+        sources = [*filter(tf_internal.is_trainable, trace.inputs), *(inside for inside, _ in outside)]
         is_kept = checkpoint_name.predicate(
             self.keep, name, checkpoint_name.operations_of(trace.graph), self.wording.api
         )
-        return make_plan(self.wording.api, name, self.memory, trace.graph, inside, handles, is_kept)
+        return make_plan(self.wording.api, name, self.memory, trace.graph, inside, sources, is_kept)
 
     def _in_pieces(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The value of the function, computed in the pieces of a plan."""
