@@ -1,13 +1,14 @@
 """Chooses where to cut a traced graph, and which of the pieces to compute again.
 
 A cut keeps the values that cross it. A piece that is computed again holds its values only during its own part of the
-backward pass (Chen et al., "Training deep nets with sublinear memory cost", 2016, arXiv:1604.06174). Dynamic programming
-over the cuts finds the least extra time for a peak, as for chains in Beaumont et al., "Optimal checkpointing for
-heterogeneous chains" (2019, arXiv:1911.13214); the graph is cut in the order of its ops, as in Kusumoto et al., "A graph
-theoretic framework of recomputation algorithms" (2019, arXiv:1905.11722).
+backward pass (Chen et al., "Training deep nets with sublinear memory cost", 2016, arXiv:1604.06174). The graph is cut
+in the order of its ops (Kusumoto et al., "A graph theoretic framework of recomputation algorithms for memory-efficient
+backpropagation", 2019, arXiv:1905.11722). Dynamic programming over the cuts finds the least extra time for a peak, as
+for chains in Beaumont et al., "Optimal checkpointing for heterogeneous chains" (2019, arXiv:1911.13214).
 """
 
 import dataclasses
+import itertools
 
 import numpy as np
 
@@ -27,8 +28,10 @@ class Cuts:
 
     places: list[int]  # The first op of each piece, and the number of all ops.
     is_recomputed: list[bool]  # For each piece.
+    kept: list[float]  # The bytes that each piece keeps besides the pieces before it.
     peak: float
     extra_cost: float
+    course: list[float]  # The bytes held at each candidate for a cut, in the forward pass and then backwards.
 
 
 class Choices:
@@ -58,6 +61,7 @@ class Choices:
         in_flight = np.array([costs.in_flight[a:b].max(initial=0) for a, b in flights])
         held = np.full((num, num), -np.inf)
         held[:, 1:] = (read[num, j] - read[i, j])[:, 1:] + in_flight[None, :-1]
+        self._held = held
         self.peak = np.maximum.accumulate(np.where(j > i, held, -np.inf), axis=1)
         total = np.concatenate([[0], np.cumsum(costs.cost)])[places]
         not_needed = np.array([_cost_not_needed(costs, place) for place in places])
@@ -88,7 +92,7 @@ class Choices:
         return bool(np.isfinite(least[-1]))
 
     def best(self, budget: float) -> Cuts:
-        """The cuts with the least extra cost whose peak is within the budget; of these, the ones with the least peak."""
+        """The cuts with the least extra cost within the budget for the peak; of these, the ones with the least peak."""
         num = len(self._places)
         # For each place, choices up to there: kept bytes, extra cost, peak, place before, its choice, is recomputed.
         choices = [np.zeros((1, 6))]
@@ -111,13 +115,31 @@ class Choices:
             choices.append(_not_dominated(np.concatenate(found) if found else np.zeros((0, 6)), width))
         place, at = num - 1, int(np.lexsort((choices[-1][:, 2], choices[-1][:, 1]))[0])
         peak, cost = choices[-1][at, 2], choices[-1][at, 1]
-        places, is_recomputed = [len(self._places) - 1], []
+        path, is_recomputed = [num - 1], []
         while place:
             row = choices[place][at]
             is_recomputed.append(bool(row[5]))
             place, at = int(row[3]), int(row[4])
-            places.append(place)
-        return Cuts([int(self._places[p]) for p in places[::-1]], is_recomputed[::-1], float(peak), float(cost))
+            path.append(place)
+        path, is_recomputed = path[::-1], is_recomputed[::-1]
+        pieces = list(zip(path, path[1:], is_recomputed, strict=False))
+        kept = [float((self.kept if again else self.saved)[i, j]) for i, j, again in pieces]
+        places = [int(self._places[place]) for place in path]
+        return Cuts(places, is_recomputed, kept, float(peak), float(cost), self._course(path, kept))
+
+    @property
+    def plain_course(self) -> list[float]:
+        """The course without recomputation."""
+        end = len(self._places) - 1
+        return [*self.saved[0, 1:], *self._held[0, end:0:-1]]
+
+    def _course(self, path: list[int], kept: list[float]) -> list[float]:
+        before = np.concatenate([[0], np.cumsum(kept)])
+        forward, backward = [], []
+        for number, (i, j) in enumerate(itertools.pairwise(path)):
+            forward += [before[number]] * (j - i - 1) + [before[number + 1]]
+            backward += list(before[number] + self._held[i, i + 1 : j + 1])
+        return [float(size) for size in (*forward, *backward[::-1])]
 
 
 def _not_dominated(rows: np.ndarray, width: float) -> np.ndarray:

@@ -46,11 +46,13 @@ class GraphCosts:
       operations: The ops.
       cost: An estimate of the time of each.
       values: The buffers that ops produce.
-      in_flight: The bytes of the gradients that exist while the gradient of each op is computed.
+      in_flight: The bytes of gradients, and for work, while the gradient of each op is computed.
       has_unknown_sizes: Whether some size is only known at run time.
     """
 
-    def __init__(self, graph: Any, inputs: Sequence[Any], sources: Sequence[Any], is_kept: Callable[[Any], bool]) -> None:
+    def __init__(
+        self, graph: Any, inputs: Sequence[Any], sources: Sequence[Any], is_kept: Callable[[Any], bool]
+    ) -> None:
         """`inputs` are the tensors that come from outside; `sources` those among them that have gradients.
 
         `is_kept` tells whether the results of an op are kept in any case.

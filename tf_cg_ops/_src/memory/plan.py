@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ Memory = str | int | float
 
 _UNITS = {unit: 1024**power for power, unit in enumerate(["B", "KiB", "MiB", "GiB", "TiB"])}
 _UNITS |= {unit: 1000**power for power, unit in enumerate(["KB", "MB", "GB", "TB"], 1)}
-_FORMS = "Write memory='auto', bytes as in memory='2 GiB' or memory=2**31, or a share of the plain peak as in memory=0.5."
+_FORMS = "Write memory='auto', bytes as in memory='2 GiB' or memory=2**31, or a share of the plain peak, memory=0.5."
 
 
 def check_memory(memory: Any, api: str = "recompute_grad") -> Memory:
@@ -26,7 +27,8 @@ def check_memory(memory: Any, api: str = "recompute_grad") -> Memory:
             f"{api}: memory must be 'auto', a number of bytes or a share, got {text.describe(memory)}. {_FORMS}"
         )
     error = ValueError(
-        f"{api}: memory must be 'auto', a positive number of bytes or a share up to 1.0, got {text.describe(memory)}. {_FORMS}"
+        f"{api}: memory must be 'auto', a positive number of bytes or a share up to 1.0, got {text.describe(memory)}. "
+        f"{_FORMS}"
     )
     if memory == "auto":
         return "auto"
@@ -64,12 +66,27 @@ class Plan:
       plain_bytes: The same without recomputation.
       extra_compute: The predicted time of what is computed again, as a share of the forward pass.
       segments: The segments, in the order of the forward pass.
+      course: The bytes held over the course of the forward and the backward pass.
+      plain_course: The same without recomputation.
     """
 
     peak_bytes: int
     plain_bytes: int
     extra_compute: float
     segments: tuple[Segment, ...]
+    course: tuple[float, ...] = dataclasses.field(repr=False)
+    plain_course: tuple[float, ...] = dataclasses.field(repr=False)
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draws the memory over the course of both passes, plain and planned, with Matplotlib; returns the axes."""
+        if axes is None:
+            axes = importlib.import_module("matplotlib.pyplot").subplots(layout="constrained")[1]
+        for label, course in (("plain", self.plain_course), ("planned", self.course)):
+            axes.plot([size / 2**20 for size in course], label=label)
+        axes.axvline(len(self.course) / 2, color="grey", linestyle=":")
+        axes.set(xlabel="forward pass, then backward pass", ylabel="MiB", xticks=[], ylim=(0, None))
+        axes.legend()
+        return axes
 
     def __str__(self) -> str:
         rows = [("segment", "keeps", "computed again")]
@@ -124,10 +141,19 @@ def make_plan(
             "Give more memory, or write memory='auto' for the least."
         )
     cuts = choices.best(budget)
-    pieces, segments = [], []
-    for start, end, is_recomputed in zip(cuts.places, cuts.places[1:], cuts.is_recomputed, strict=False):
-        operations = costs.operations[start:end]
-        pieces.append(PlannedPiece(operations, is_recomputed))
-        segments.append(Segment(operations[0].name, 0, is_recomputed))
-    extra = cuts.extra_cost / max(choices.total_cost, 1e-30)
-    return Plan(int(cuts.peak), int(choices.plain_peak), extra, tuple(segments)), pieces
+    pieces = [
+        PlannedPiece(costs.operations[start:end], again)
+        for start, end, again in zip(cuts.places, cuts.places[1:], cuts.is_recomputed, strict=False)
+    ]
+    plan = Plan(
+        int(cuts.peak),
+        int(choices.plain_peak),
+        cuts.extra_cost / max(choices.total_cost, 1e-30),
+        tuple(
+            Segment(piece.operations[0].name, int(kept), piece.is_recomputed)
+            for piece, kept in zip(pieces, cuts.kept, strict=True)
+        ),
+        tuple(cuts.course),
+        tuple(map(float, choices.plain_course)),
+    )
+    return plan, pieces

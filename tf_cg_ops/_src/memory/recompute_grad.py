@@ -41,7 +41,8 @@ def recompute_grad(
 @misplaced_calls.explains(
     "recompute_grad",
     "Write recompute_grad(f, keep=['name']), or keep=lambda op: op.type == 'MatMul', where keep says what the policy "
-    "of jax.checkpoint does. Bind other arguments, such as static ones, with functools.partial.",
+    "of jax.checkpoint does, or recompute_grad(f, memory='auto'). Bind other arguments, such as static ones, with "
+    "functools.partial.",
 )
 def recompute_grad(
     f: Callable[..., Structure] | None = None,
@@ -72,6 +73,19 @@ def recompute_grad(
     gave, or pass a function that returns True for the ops whose results to keep. It does not reach into loops and
     branches.
 
+    `memory` is for a whole model. The traced function is cut into segments, some of which are kept and others computed
+    again, each when its upstream gradient arrives. Say how much memory the values and gradients of a training step may
+    take:
+
+    - `"auto"`: the least that cuts reach. At most one more forward pass.
+    - `"2 GiB"` or an int: a number of bytes. The plan computes as little as possible again.
+    - A float: a share of what the plain gradient takes, such as 0.5.
+
+    `recompute_grad(f, memory=0.5).plan(x)` returns the plan for a call with `x`: `peak_bytes`, `plain_bytes`,
+    `extra_compute`, a share of the forward pass, and `segments`. Print it for a table; `plan.plot()` draws it. With
+    `memory`, `keep` only says what is kept in any case. Loops, branches and called functions are not cut. Gradients of
+    a value that is used in several segments can be summed in another order.
+
     In eager mode, each call under a tape traces `f`, so `f` reads Python values as they are then. NumPy arrays among
     the arguments arrive as Tensors. For speed, use it in a `tf.function`, which traces once for each signature.
 
@@ -81,14 +95,16 @@ def recompute_grad(
     Args:
       f: The function. It can read and write variables. Leave it out to use the decorator with parentheses.
       keep: A list of names, or a function of a `tf.Operation` such as `lambda op: op.type == "MatMul"`.
+      memory: `"auto"`, a number of bytes as an int or a string, or a share as a float. By default, `f` is not cut.
 
     Returns:
       A function with the signature and the value of `f`.
 
     Raises:
-      TypeError: `keep` is neither a list of names nor a function.
-      ValueError: When `f` is traced: a name in `keep` is not given in `f`. When you compute a gradient: as in
-        `custom_gradient`. Errors of `f` itself arrive unchanged.
+      TypeError: `keep` is neither a list of names nor a function; `memory` is none of the above.
+      ValueError: `memory` is not positive, or a share above 1. When `f` is traced: a name in `keep` is not given in
+        `f`; `memory` is less than the least possible peak, or bytes although sizes are not known. When you compute a
+        gradient: as in `custom_gradient`. Errors of `f` itself arrive unchanged.
       NotImplementedError: When `f` is traced: it has a stateful op that can neither be kept nor run again.
 
     Differs from `tf.recompute_grad`:
@@ -96,7 +112,10 @@ def recompute_grad(
     - It traces `f` in eager mode.
     - The backward pass draws no new random numbers and writes no variables.
     - Second derivatives, SavedModels, and gradients of keyword arguments and captured Tensors work.
-    - `keep` is added, like the policies of `jax.checkpoint`.
+    - `keep` is added, like the policies of `jax.checkpoint`, and `memory`.
+
+    Sources of `memory`: Chen et al., "Training deep nets with sublinear memory cost" (2016), arXiv:1604.06174; Kusumoto
+    et al. (2019), arXiv:1905.11722; Beaumont et al. (2019), arXiv:1911.13214.
     """
     keep = check_keep(keep)
     if memory is not None:
@@ -360,10 +379,10 @@ class _RecomputedCall:
         if not tf.executing_eagerly():
             # The barrier makes the recomputation wait for the upstream gradient, and keeps the graph from merging it
             # with the forward pass.
-            before = [value for value in (*values, *residuals) if value.dtype != tf.resource]
+            before = [value for value in (*values, *residuals) if _waits(value)]
             after = iter(library.custom_gradient_barrier(before, upstream) if before else [])
             values, residuals = (
-                [value if value.dtype == tf.resource else next(after) for value in each] for each in (values, residuals)
+                [next(after) if _waits(value) else value for value in each] for each in (values, residuals)
             )
         sources = [*self.tensors, *self.captures]
         needed = [id(source) not in skipped for source in sources]
@@ -373,6 +392,12 @@ class _RecomputedCall:
             [*sources, *self._read_handles],
             [*found[: len(sources)], *found[len(values) : len(values) + len(residuals)]],
         )
+
+
+def _waits(value: Any) -> bool:
+    """Whether a barrier can hold a value back: not a handle, nor a shape, which XLA must know while it compiles."""
+    is_shape = value.dtype in (tf.int32, tf.int64) and value.shape.rank in (0, 1)
+    return value.dtype != tf.resource and not is_shape
 
 
 class _Gradients:
