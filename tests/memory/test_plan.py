@@ -43,6 +43,14 @@ def with_control_flow(x):
     return tf.tanh(tf.function(lambda x: tf.tanh(x @ WEIGHTS[2]))(x) @ WEIGHTS[3])
 
 
+def with_a_list(x):
+    """A list of Tensors, which a cut cannot keep."""
+    x = tf.tanh(tf.tanh(x @ WEIGHTS[0]) @ WEIGHTS[1])
+    array = tf.TensorArray(tf.float32, 2, element_shape=[64, 8]).write(0, tf.tanh(x @ WEIGHTS[2]))
+    x = tf.reduce_sum(array.write(1, tf.sin(x)).stack(), 0)
+    return tf.tanh(tf.tanh(x @ WEIGHTS[3]) @ WEIGHTS[4])
+
+
 @tf.custom_gradient
 def _tripled(x):
     return tf.identity(x), lambda dy: 3.0 * dy * tf.cos(x)
@@ -67,7 +75,7 @@ def normalized(x):
     return x
 
 
-FUNCTIONS = [chain, dense, with_control_flow, with_rules, normalized]
+FUNCTIONS = [chain, dense, with_control_flow, with_a_list, with_rules, normalized]
 
 
 def gradients(function, x=X):
@@ -155,6 +163,16 @@ def test_structures_of_arguments_and_results():
         return [*tf.nest.flatten(value), *tape.gradient(value, [X, scale, *WEIGHTS])]
 
     assert_same_bits(run(cg.recompute_grad(function, memory=0.7)), run(function))
+
+
+def test_functions_with_little_to_plan():
+    for function in (lambda x: x, lambda x: None, lambda x: tf.zeros([2]), lambda x: tf.stop_gradient(x) * 2.0):
+        planned = cg.recompute_grad(function, memory="auto")
+        assert planned.plan(X).extra_compute == 0
+        with tf.GradientTape() as tape:
+            tape.watch(X)
+            value = planned(X)
+        np.testing.assert_array_equal(value, function(X))
 
 
 def test_a_plan_says_what_is_kept():

@@ -533,8 +533,23 @@ def recompute(function, keep=()):
     return lambda: derive(cg.recompute_grad(function, keep=keep))
 
 
+def chain(x):
+    return tf.tanh(tf.tanh(tf.tanh(x)))
+
+
 RECOMPUTE_GRAD = {
-    **options(functools.partial(cg.recompute_grad, **{"f": double}), f=[3], keep=[3, "a", [1]], policy=[None]),
+    **options(
+        functools.partial(cg.recompute_grad, **{"f": double}),
+        f=[3],
+        keep=[3, "a", [1]],
+        policy=[None],
+        memory=[True, [1], "much", "2 XB", 0, -1, 0.0, 1.5],
+    ),
+    "memory below the least peak": eager(lambda: derive(cg.recompute_grad(chain, memory=1))),
+    "memory in bytes for unknown sizes": eager(
+        lambda: tf.function(cg.recompute_grad(chain, memory="1 GiB"), input_signature=[SPEC]).get_concrete_function()
+    ),
+    "memory in a graph of TensorFlow 1": eager(lambda: in_tensorflow_1(cg.recompute_grad(chain, memory=0.5))),
     "keep=['z'], but no name is given": recompute(double, ["z"]),
     "keep=['z'], but another name is given": recompute(lambda x: tf.sin(cg.checkpoint_name(x, "there")), ["z"]),
     "a variable that a loop writes": recompute(in_a_loop(count)),

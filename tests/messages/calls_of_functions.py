@@ -344,6 +344,7 @@ LAYERS = {
             functools.partial(cg.layers.Recompute, **{"layer": cg.layers.GradientScale(2.0)}),
             layer=[double, 3],
             keep=[3],
+            memory=[[1], "much"],
         ),
         "keep=['z'], but no name is given": lambda: derive(
             cg.layers.Recompute(cg.layers.GradientScale(2.0, name="scored"), keep=["z"]).call

@@ -96,7 +96,7 @@ class Choices:
         num = len(self._places)
         # For each place, choices up to there: kept bytes, extra cost, peak, place before, its choice, is recomputed.
         choices = [np.zeros((1, 6))]
-        width = self.plain_peak / _MOST_CHOICES
+        width = max(self.plain_peak, 1.0) / _MOST_CHOICES
         for j in range(1, num):
             found = []
             for i in range(j):
@@ -160,13 +160,13 @@ def _candidates(costs: GraphCosts) -> np.ndarray:
     crossing, work = np.zeros(num_ops + 1), costs.cost / max(costs.cost.sum(), 1)
     saved = np.zeros(num_ops + 1)
     for value in costs.values:
-        crossing[value.first + 1 : min(value.last, num_ops) + 1] += value.size
+        crossing[value.first + 1 : min(value.last, num_ops) + 1] += value.size if value.can_cross else np.inf
         if value.first_saver is not None:
             saved[value.first] += value.size
     progress = np.cumsum(work + saved[:-1] / max(saved.sum(), 1))
     part = np.minimum((progress / max(progress[-1], 1e-30) * _MOST_PLACES).astype(int), _MOST_PLACES)
     best: dict[int, int] = {}
-    for place in range(1, num_ops):
+    for place in np.flatnonzero(np.isfinite(crossing[1:num_ops])) + 1:
         key = int(part[place])
         if key not in best or crossing[place] <= crossing[best[key]]:
             best[key] = place

@@ -37,6 +37,7 @@ class _Value:
     first_saver: int | None = None  # The first op whose gradient reads it.
     has_gradient: bool = False
     is_kept: bool = False
+    can_cross: bool = True  # Whether a cut can keep it.
 
 
 class GraphCosts:
@@ -88,6 +89,7 @@ class GraphCosts:
                 if differentiates and tf_internal.is_trainable(output):
                     with_gradient.add(id(output))
                     value.has_gradient = True
+                value.can_cross = value.can_cross and output.dtype not in (tf.resource, tf.variant)
                 value.is_kept = value.is_kept or (output.dtype != tf.variant and is_kept(op))
             self.cost[number] = self._cost_of(op)
         for number, tensor in saved:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -131,13 +132,15 @@ def make_plan(
             f"known at run time, got {memory} bytes. Ask plan(x) for a Tensor x of the right shape how large the share "
             "is, or trace with known shapes."
         )
+    if not costs.operations:
+        return Plan(0, 0, 0.0, (), (), ()), []
     choices = Choices(costs)
     least = choices.least_peak
     budget = least if memory == "auto" else memory * choices.plain_peak if isinstance(memory, float) else memory
     if budget < least:
         raise ValueError(
-            f"{api}: memory must be at least {int(least) + 1} bytes for '{name}', {least / choices.plain_peak:.3f} of "
-            f"the {int(choices.plain_peak)} bytes that the plain gradient needs, got {text.describe(memory)}. "
+            f"{api}: memory must be at least {math.ceil(least)} bytes for '{name}', {least / choices.plain_peak:.3f} "
+            f"of the {int(choices.plain_peak)} bytes that the plain gradient needs, got {text.describe(memory)}. "
             "Give more memory, or write memory='auto' for the least."
         )
     cuts = choices.best(budget)
