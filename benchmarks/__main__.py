@@ -12,9 +12,9 @@ import sys
 
 from .harness import measurement, record
 from .report import table
-from .subjects import calls, graphs, kernels, library, memory, models, traces
+from .subjects import calls, graphs, kernels, library, memory, models, plans, traces
 
-SUBJECTS = (calls, kernels, memory, models, graphs, traces, library)
+SUBJECTS = (calls, kernels, memory, plans, models, graphs, traces, library)
 
 
 def main() -> None:

@@ -267,6 +267,23 @@ def at_top_level(x):
     return chain(x)
 
 
+def test_a_saved_function(tmp_path):
+    module = tf.Module()
+    module.weights = WEIGHTS
+    module.f = tf.function(cg.recompute_grad(normalized, memory=0.8), input_signature=[tf.TensorSpec([64, 8])])
+    tf.saved_model.save(module, tmp_path / "saved")
+    loaded = tf.saved_model.load(tmp_path / "saved")
+
+    def run(function, weights):
+        with tf.GradientTape() as tape:
+            tape.watch(X)
+            y = function(X)
+        return [y, *tape.gradient(y, [X, *weights], output_gradients=DY)]
+
+    for a, b in zip(run(loaded.f, loaded.weights), run(normalized, WEIGHTS), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-5)
+
+
 def test_a_plot():
     axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
     plan = cg.recompute_grad(chain, memory="auto").plan(X)

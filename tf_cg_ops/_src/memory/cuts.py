@@ -105,17 +105,18 @@ class Choices:
                 fits = np.flatnonzero(peaks <= budget)
                 if not len(fits):
                     continue
-                for is_recomputed, kept, cost in ((1, self.kept[i, j], self.cost[i, j]), (0, self.saved[i, j], 0.0)):
+                for again, added, cost in ((1, self.kept[i, j], self.cost[i, j]), (0, self.saved[i, j], 0.0)):
                     each = np.empty((len(fits), 6))
-                    each[:, 0] = before[fits, 0] + kept
+                    each[:, 0] = before[fits, 0] + added
                     each[:, 1] = before[fits, 1] + cost
                     each[:, 2] = np.maximum(before[fits, 2], peaks[fits])
-                    each[:, 3], each[:, 4], each[:, 5] = i, fits, is_recomputed
+                    each[:, 3], each[:, 4], each[:, 5] = i, fits, again
                     found.append(each)
             choices.append(_not_dominated(np.concatenate(found) if found else np.zeros((0, 6)), width))
         place, at = num - 1, int(np.lexsort((choices[-1][:, 2], choices[-1][:, 1]))[0])
         peak, cost = choices[-1][at, 2], choices[-1][at, 1]
-        path, is_recomputed = [num - 1], []
+        path: list[int] = [place]
+        is_recomputed: list[bool] = []
         while place:
             row = choices[place][at]
             is_recomputed.append(bool(row[5]))
@@ -123,7 +124,7 @@ class Choices:
             path.append(place)
         path, is_recomputed = path[::-1], is_recomputed[::-1]
         pieces = list(zip(path, path[1:], is_recomputed, strict=False))
-        kept = [float((self.kept if again else self.saved)[i, j]) for i, j, again in pieces]
+        kept = [float((self.kept if is_again else self.saved)[i, j]) for i, j, is_again in pieces]
         places = [int(self._places[place]) for place in path]
         return Cuts(places, is_recomputed, kept, float(peak), float(cost), self._course(path, kept))
 
@@ -166,7 +167,7 @@ def _candidates(costs: GraphCosts) -> np.ndarray:
     progress = np.cumsum(work + saved[:-1] / max(saved.sum(), 1))
     part = np.minimum((progress / max(progress[-1], 1e-30) * _MOST_PLACES).astype(int), _MOST_PLACES)
     best: dict[int, int] = {}
-    for place in np.flatnonzero(np.isfinite(crossing[1:num_ops])) + 1:
+    for place in (np.flatnonzero(np.isfinite(crossing[1:num_ops])) + 1).tolist():
         key = int(part[place])
         if key not in best or crossing[place] <= crossing[best[key]]:
             best[key] = place

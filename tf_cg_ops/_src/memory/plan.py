@@ -136,7 +136,9 @@ def make_plan(
         return Plan(0, 0, 0.0, (), (), ()), []
     choices = Choices(costs)
     least = choices.least_peak
-    budget = least if memory == "auto" else memory * choices.plain_peak if isinstance(memory, float) else memory
+    budget = float(least if isinstance(memory, str) else memory)
+    if isinstance(memory, float):
+        budget = memory * choices.plain_peak
     if budget < least:
         raise ValueError(
             f"{api}: memory must be at least {math.ceil(least)} bytes for '{name}', {least / choices.plain_peak:.3f} "

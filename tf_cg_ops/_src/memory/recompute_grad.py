@@ -214,7 +214,7 @@ class Recomputation:
 
         key = api, checkpoint_name.chosen(self.keep, trace.graph), self.memory
         pieces = find_or_build(key, trace.graph, inside, build)
-        ordered = contextlib.nullcontext()
+        ordered: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         if graph is not None and not tf_internal.orders_side_effects(graph):
             ordered = tf_internal.control_dependencies_added(graph)
         with ordered:
