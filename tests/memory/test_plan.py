@@ -14,8 +14,6 @@ from tf_cg_ops._src.memory.graph_costs import GraphCosts
 
 from ..support.modes import RUNS as MODES
 
-pytestmark = pytest.mark.core
-
 _rng = np.random.default_rng(0)
 WEIGHTS = [tf.Variable(_rng.normal(size=[8, 8]) / 3, dtype=tf.float32) for _ in range(6)]
 CAPTURED = tf.constant(_rng.normal(size=[8]), tf.float32)
