@@ -12,9 +12,9 @@ import sys
 
 from .harness import measurement, record
 from .report import table
-from .subjects import audit, calls, graphs, kernels, library, memory, models, special_functions, traces
+from .subjects import audit, calls, graphs, kernels, library, memory, models, plans, special_functions, traces
 
-SUBJECTS = (calls, kernels, memory, models, graphs, traces, special_functions, audit, library)
+SUBJECTS = (calls, kernels, memory, plans, models, graphs, traces, special_functions, audit, library)
 
 
 def main() -> None:

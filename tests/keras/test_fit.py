@@ -1,6 +1,7 @@
 """Models whose layers are recomputed, by the layer Recompute or in a keras.RematScope, train as the plain models."""
 
 import contextlib
+import functools
 
 import keras
 import numpy as np
@@ -128,3 +129,32 @@ def test_fit_in_a_scope_is_that_of_the_plain_model(name, mode, scopes, remat, tr
         assert_equal(trained(keras, name, mode, scope=scope), expected, 1e-3, 1e-4)
         assert bool(traces) == (scope != "none")
         traces.clear()
+
+
+def residual_network(library):
+    """Convolutions with batch normalization; Keras 3 has dropout with seeds, too."""
+    layers = library.layers
+    x = library.Input([8, 8, 3])
+    h = layers.Conv2D(4, 3, padding="same")(x)
+    for seed in range(3):
+        branch = layers.Conv2D(4, 1)(layers.ReLU()(layers.BatchNormalization()(h)))
+        h = layers.Add()([h, layers.Dropout(0.3, seed=seed)(branch) if library is keras else branch])
+    return library.Model(x, layers.Dense(1)(layers.GlobalAveragePooling2D()(h)))
+
+
+def test_a_model_within_a_memory_is_trained_as_without(library, tmp_path):
+    images = np.random.default_rng(2).normal(size=[40, 8, 8, 3]).astype(np.float32)
+    results = []
+    for wrap in (lambda model: model, functools.partial(layers_of(library).Recompute, memory=0.9)):
+        library.utils.set_random_seed(1)
+        x = library.Input([8, 8, 3])
+        model = library.Model(x, wrap(residual_network(library))(x))
+        model.compile("sgd", "mse", jit_compile=library is keras)
+        library.utils.set_random_seed(2)
+        history = model.fit(images, images[:, 0, 0, :1], batch_size=8, epochs=2, verbose=0, shuffle=False)
+        results.append([*map(np.array, history.history["loss"]), *(w.numpy() for w in model.trainable_weights)])
+    assert_equal(*results, rtol=1e-3, atol=1e-4)  # TensorFlow fuses other convolutions.
+    model.save(tmp_path / "model.keras")
+    loaded = library.models.load_model(tmp_path / "model.keras")
+    assert loaded.layers[-1].get_config()["memory"] == 0.9
+    np.testing.assert_array_equal(loaded(images), model(images))

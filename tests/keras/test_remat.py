@@ -1,5 +1,7 @@
 """enable_remat: RematScope and keras.remat of Keras 3 recompute through this library."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import tensorflow as tf
 from keras.src.backend.tensorflow import core  # Only a test may look inside.
 
 import tf_cg_ops as cg
+from tf_cg_ops._src.memory import recompute_grad
 
 from ..support.keras_models import TARGET, UNITS, assert_equal, fitted, policy, value_and_gradients
 
@@ -28,6 +31,28 @@ def test_layers_inside_of_a_recomputed_layer_are_recomputed_with_it(remat, trace
     block(UNITS)
     value_and_gradients(block, UNITS)
     assert len(traces) == 1
+
+
+def test_a_whole_model_is_planned(remat, monkeypatch):
+    plans = []
+    planned = recompute_grad.make_plan
+
+    def noted(*args):
+        plans.append(planned(*args)[0])
+        return planned(*args)
+
+    monkeypatch.setattr(recompute_grad, "make_plan", noted)
+    results = []
+    for scope in (contextlib.nullcontext(), keras.RematScope("full")):
+        keras.utils.set_random_seed(1)
+        with scope:
+            model = keras.Sequential([keras.Input([3]), *(keras.layers.Dense(3, activation="tanh") for _ in range(8))])
+        model.compile("sgd", "mse")
+        results.append(model.fit(UNITS, UNITS, epochs=3, verbose=0).history["loss"])
+    assert results[0] == results[1]
+    assert plans
+    assert all(plan.peak_bytes < plan.plain_bytes for plan in plans)
+    assert any(segment.is_recomputed for segment in plans[0].segments)
 
 
 def test_scopes_in_scopes(remat, traces):

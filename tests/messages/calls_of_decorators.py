@@ -447,8 +447,23 @@ def in_python(x):
     return tf.ensure_shape(tf.py_function(tf.sin, [x], tf.float32), x.shape)
 
 
+def chain(x):
+    return tf.tanh(tf.tanh(tf.tanh(x)))
+
+
 RECOMPUTE_GRAD = {
-    **options(functools.partial(cg.recompute_grad, **{"f": double}), f=[3], keep=["a", [1]], policy=[None]),
+    **options(
+        functools.partial(cg.recompute_grad, **{"f": double}),
+        f=[3],
+        keep=["a", [1]],
+        policy=[None],
+        memory=[True, [1], "much", "2 XB", 0, -1, 0.0, 1.5],
+    ),
+    "memory below the least peak": eager(lambda: derive(cg.recompute_grad(chain, memory=1))),
+    "memory in bytes for unknown sizes": eager(
+        lambda: tf.function(cg.recompute_grad(chain, memory="1 GiB"), input_signature=[SPEC]).get_concrete_function()
+    ),
+    "memory in a graph of TensorFlow 1": eager(lambda: in_tensorflow_1(cg.recompute_grad(chain, memory=0.5))),
     "keep=['z'], but no name is given": lambda: derive(cg.recompute_grad(double, keep=["z"])),
     "keep=['z'], but another name is given": lambda: derive(
         cg.recompute_grad(lambda x: tf.sin(cg.checkpoint_name(x, "there")), keep=["z"])

@@ -286,6 +286,9 @@ LAYERS = {
         **options(
             cg.layers.Recompute, layer={"double": double, "3": 3, "a layer of tf_keras": tf_keras.layers.Dense(1)}
         ),
+        **options(
+            functools.partial(cg.layers.Recompute, **{"layer": cg.layers.GradientScale(2.0)}), memory=[[1], "much"]
+        ),
         "keep=['z'], but no name is given": lambda: derive(
             cg.layers.Recompute(cg.layers.GradientScale(2.0, name="scored"), keep=["z"]).call
         ),

@@ -118,6 +118,13 @@ def has_mask_of_call(wrapper: type) -> None:
     wrapper._compute_output_and_mask_jointly = True  # type: ignore[attr-defined]
 
 
+# A layer keeps the scope in which it was made, but has no public name for it.
+def is_model_in_full_scope(layer: Any) -> bool:
+    """Whether this is a model of Keras 3 with layers inside that was made in `keras.RematScope(mode="full")`."""
+    scope = getattr(layer, "_remat_mode", None)
+    return scope is not None and scope.mode == "full" and len(list(layer._flatten_layers())) > 1
+
+
 # Keras has no public way to replace the function that recomputes in `keras.RematScope`.
 def core_of_tensorflow_backend() -> Any:
     """The module of Keras 3 with the basic functions of its TensorFlow backend."""

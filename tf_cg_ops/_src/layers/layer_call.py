@@ -12,14 +12,12 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import text
-from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.keras import keras_internal
-from tf_cg_ops._src.memory import recompute_grad
-from tf_cg_ops._src.memory.checkpoint_name import Keep
+from tf_cg_ops._src.memory.recompute_grad import Recomputation
 
 
 def recompute(
-    api: str, keep: Keep, function: Callable[..., Any], owner: Any, args: Sequence[Any], kwargs: dict[str, Any]
+    recomputation: Recomputation, function: Callable[..., Any], owner: Any, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Any:
     """Calls a layer, or a function that calls layers, with a gradient that runs it again.
 
@@ -38,8 +36,7 @@ def recompute(
     layer = function.__self__ if isinstance(function, types.MethodType) else function
     call.__qualname__ = getattr(layer, "name", None) or text.name_of(function)
     arguments = (_masks_of((args, kwargs)), args, kwargs)
-    wording = without_gradient_function(api)
-    outputs, masks, losses = recompute_grad.call_with_recomputation(wording, keep, call, arguments, {})
+    outputs, masks, losses = recomputation(call, arguments, {})
     _set_masks(outputs, masks)
     if losses:
         lists = keras_internal.losses_in(owner)

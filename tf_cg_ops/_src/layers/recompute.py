@@ -9,10 +9,13 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from tf_cg_ops._src.core import text, tf_internal
+from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.keras import keras_internal
 from tf_cg_ops._src.keras.registration import argument_config, argument_from_config
 from tf_cg_ops._src.layers import layer_call
 from tf_cg_ops._src.memory.checkpoint_name import check_keep
+from tf_cg_ops._src.memory.plan import check_memory
+from tf_cg_ops._src.memory.recompute_grad import Recomputation
 
 _API = "layers.Recompute"
 
@@ -72,14 +75,18 @@ class Recompute:
       keep: Values inside the layer that are kept instead of computed again: a list of names that
         `tf_cg_ops.checkpoint_name` gave, or a function of a `tf.Operation`. Keras saves a function by its name:
         register it with `@keras.saving.register_keras_serializable()`.
+      memory: Cuts the layer, for a whole model: `"auto"`, bytes as an int or as in `"2 GiB"`, or a share of
+        the memory of the plain gradient as in `0.5`. See `tf_cg_ops.recompute_grad`, whose `plan` shows the segments.
       **kwargs: Arguments of every layer: `name`, `dtype`.
 
     Call arguments:
       The call arguments of the layer.
 
     Raises:
-      TypeError: `layer` is not a layer of this Keras; `keep` is neither a list of names nor a function.
-      ValueError: When called: a name in `keep` is not given in the layer.
+      TypeError: `layer` is not a layer of this Keras; `keep` is neither a list of names nor a function; `memory` is
+        none of the above.
+      ValueError: `memory` is not positive, or a share above 1. When called: a name in `keep` is not given in the layer;
+        `memory` is less than the least possible peak, or bytes although the size of the batch is not known.
       NotImplementedError: When called: the layer has a stateful op that can neither be kept nor run again.
 
     Unlike `keras.RematScope` alone, it works in `fit` and with dropout, and is saved with the model.
@@ -96,7 +103,12 @@ class Recompute:
     reset_states = _OfTheLayer()
 
     def __init__(
-        self, layer: Layer, *, keep: Sequence[str] | Callable[[tf.Operation], bool] = (), **kwargs: Any
+        self,
+        layer: Layer,
+        *,
+        keep: Sequence[str] | Callable[[tf.Operation], bool] = (),
+        memory: str | int | float | None = None,
+        **kwargs: Any,
     ) -> None:
         if not isinstance(layer, self.keras.layers.Layer):
             package = self.keras.__name__
@@ -107,12 +119,14 @@ class Recompute:
             )
         self._signature = inspect.signature(layer.call)  # Keras reads the signature of `call` in its own __init__.
         self._keep = check_keep(keep, _API)
+        self._memory = None if memory is None else check_memory(memory, _API)
         # The layer casts its inputs itself.
         super().__init__(layer, **{"autocast": False, **kwargs})  # type: ignore[call-arg]
         keras_internal.forward_arguments(self, layer)
 
     def _call_layer(self, args: Any, kwargs: Any) -> Any:
-        return layer_call.recompute(_API, self._keep, self.layer, self, args, kwargs)
+        recomputation = Recomputation(without_gradient_function(_API), self._keep, self._memory)
+        return layer_call.recompute(recomputation, self.layer, self, args, kwargs)
 
     def compute_output_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the output shape of the layer."""
@@ -125,7 +139,7 @@ class Recompute:
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of the layer."""
         keep = self._keep if callable(self._keep) else list(self._keep)
-        return super().get_config() | {"keep": argument_config(keep)}  # type: ignore[misc]
+        return super().get_config() | {"keep": argument_config(keep), "memory": self._memory}  # type: ignore[misc]
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:

@@ -7,11 +7,13 @@ from typing import Any
 
 from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
+from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.keras import keras_internal, registration
 from tf_cg_ops._src.layers import layer_call
 from tf_cg_ops._src.memory import recompute_grad
 
 _API = "keras.remat"
+_WORDING = without_gradient_function(_API)
 _replaced: list[Callable[..., Any]] = []  # Keras's function, while ours replaces it.
 
 
@@ -44,6 +46,8 @@ def enable_remat() -> contextlib.AbstractContextManager[None]:
 
     - `fit` works if a layer has weights. Keras raises an error.
     - Dropout has the same mask in value and gradient.
+    - A whole model that was built in `keras.RematScope(mode="full")` is cut into segments, as with
+      `recompute_grad(model, memory="auto")`. Keras recomputes it as one unit, which takes as much memory as without.
     """
     core = _core_of_keras("enable_remat")
     was_enabled = core.remat is _remat
@@ -118,4 +122,7 @@ def _run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, An
         layer = entry_layer
     elif entry_layer is None:  # You called the layer yourself: Keras clears its losses only in the trace.
         keras_internal.clear_losses(layer)
-    return layer_call.recompute(_API, (), function, layer, args, kwargs)
+    # Recomputed whole, a model would need as much memory as without, and more time.
+    is_whole_model = layer is not None and layer is entry_layer and keras_internal.is_model_in_full_scope(layer)
+    recomputation = recompute_grad.Recomputation(_WORDING, memory="auto" if is_whole_model else None)
+    return layer_call.recompute(recomputation, function, layer, args, kwargs)

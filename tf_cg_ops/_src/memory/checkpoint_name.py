@@ -85,6 +85,16 @@ def predicate(
     return lambda op: _name_of(op) in keep
 
 
+def operations_of(graph: Any) -> list[tf.Operation]:
+    """The ops of a graph and of the functions that it calls."""
+    found: list[tf.Operation] = []
+    for op in graph.get_operations():
+        found.append(op)
+        for function in control_flow.functions_of(op) if op.type in calls.CALLS else []:
+            found.extend(operations_of(function))
+    return found
+
+
 def chosen(keep: Keep, graph: Any) -> tuple[Any, ...]:
     """What `keep` chooses in a graph: names, or the answers of a function for the ops, also in called functions."""
     if not callable(keep):

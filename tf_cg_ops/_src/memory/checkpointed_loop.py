@@ -11,7 +11,7 @@ from tf_cg_ops._src.core import convert, pytree, tapes, text, tf_internal
 from tf_cg_ops._src.custom_gradient.wording import Wording, without_gradient_function
 from tf_cg_ops._src.keras import dispatch
 from tf_cg_ops._src.memory.loop_step import LoopStep
-from tf_cg_ops._src.memory.recompute_grad import call_with_recomputation
+from tf_cg_ops._src.memory.recompute_grad import Recomputation
 from tf_cg_ops._src.memory.segments import Checkpoint, Segments, factors_of
 from tf_cg_ops._src.rewrite.built_functions import find_or_build
 from tf_cg_ops._src.rewrite.traced_call import ThreadSafeFunction
@@ -221,7 +221,7 @@ class _Program:
     def recomputed(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, with a gradient that runs it again."""
         function.__name__ = function.__qualname__ = self.name  # For messages.
-        return lambda *args: call_with_recomputation(self.wording, (), function, args, {})
+        return lambda *args: Recomputation(self.wording)(function, args, {})
 
 
 def translated(function: Callable[..., Any]) -> Callable[..., Any]:

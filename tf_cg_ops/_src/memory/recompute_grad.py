@@ -22,6 +22,8 @@ from tf_cg_ops._src.custom_gradient.wording import Wording, without_gradient_fun
 from tf_cg_ops._src.memory import checkpoint_name
 from tf_cg_ops._src.memory.checkpoint_name import Keep, check_keep
 from tf_cg_ops._src.memory.forward_pass import with_derivative_of
+from tf_cg_ops._src.memory.pieces import PiecesOfFunction
+from tf_cg_ops._src.memory.plan import Memory, Plan, PlannedPiece, check_memory, make_plan
 from tf_cg_ops._src.memory.replay import Replay
 from tf_cg_ops._src.rewrite.built_functions import find_or_build
 from tf_cg_ops._src.rewrite.traced_call import TracedCall, arrays_to_tensors
@@ -30,17 +32,23 @@ _WORDING = without_gradient_function("recompute_grad")
 
 
 @overload
-def recompute_grad(f: Callable[P, R], *, keep: Keep = ()) -> Callable[P, R]: ...
+def recompute_grad(f: Callable[P, R], *, keep: Keep = (), memory: Memory | None = None) -> Callable[P, R]: ...
 @overload
-def recompute_grad(f: None = None, *, keep: Keep = ()) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def recompute_grad(
+    f: None = None, *, keep: Keep = (), memory: Memory | None = None
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
 @misplaced_calls.explains(
     "recompute_grad",
     "Write recompute_grad(f, keep=['name']), or keep=lambda op: op.type == 'MatMul', where keep says what the policy "
-    "of jax.checkpoint does. Bind other arguments, such as static ones, with functools.partial.",
+    "of jax.checkpoint does, or recompute_grad(f, memory='auto'). Bind other arguments, such as static ones, with "
+    "functools.partial.",
 )
 def recompute_grad(
-    f: Callable[..., Structure] | None = None, *, keep: Sequence[str] | Callable[[tf.Operation], bool] = ()
+    f: Callable[..., Structure] | None = None,
+    *,
+    keep: Sequence[str] | Callable[[tf.Operation], bool] = (),
+    memory: str | int | float | None = None,
 ) -> Callable[..., Structure]:
     """Decorates a function so that its gradient runs it again instead of keeping its intermediate values.
 
@@ -65,6 +73,19 @@ def recompute_grad(
     gave, or pass a function that returns True for the ops whose results to keep. It does not reach into loops and
     branches.
 
+    `memory` is for a whole model. The traced function is cut into segments, some of which are kept and others computed
+    again, each when its upstream gradient arrives. Say how much memory the values and gradients of a training step may
+    take:
+
+    - `"auto"`: the least that cuts reach. At most one more forward pass.
+    - `"2 GiB"` or an int: a number of bytes. The plan computes as little as possible again.
+    - A float: a share of what the plain gradient takes, such as 0.5.
+
+    `recompute_grad(f, memory=0.5).plan(x)` returns the plan for a call with `x`: `peak_bytes`, `plain_bytes`,
+    `extra_compute`, a share of the forward pass, and `segments`. Print it for a table; `plan.plot()` draws it. With
+    `memory`, `keep` only says what is kept in any case. Loops, branches and called functions are not cut. Gradients of
+    a value that is used in several segments can be summed in another order.
+
     In eager mode, each call under a tape traces `f`, so `f` reads Python values as they are then. NumPy arrays among
     the arguments arrive as Tensors. For speed, use it in a `tf.function`, which traces once for each signature.
 
@@ -74,14 +95,16 @@ def recompute_grad(
     Args:
       f: The function. It can read and write variables. Leave it out to use the decorator with parentheses.
       keep: A list of names, or a function of a `tf.Operation` such as `lambda op: op.type == "MatMul"`.
+      memory: `"auto"`, a number of bytes as an int or a string, or a share as a float. By default, `f` is not cut.
 
     Returns:
       A function with the signature and the value of `f`.
 
     Raises:
-      TypeError: `keep` is neither a list of names nor a function.
-      ValueError: When `f` is traced: a name in `keep` is not given in `f`. When you compute a gradient: as in
-        `custom_gradient`. Errors of `f` itself arrive unchanged.
+      TypeError: `keep` is neither a list of names nor a function; `memory` is none of the above.
+      ValueError: `memory` is not positive, or a share above 1. When `f` is traced: a name in `keep` is not given in
+        `f`; `memory` is less than the least possible peak, or bytes although sizes are not known. When you compute a
+        gradient: as in `custom_gradient`. Errors of `f` itself arrive unchanged.
       NotImplementedError: When `f` is traced: it has a stateful op that can neither be kept nor run again.
 
     Differs from `tf.recompute_grad`:
@@ -89,56 +112,169 @@ def recompute_grad(
     - It traces `f` in eager mode.
     - The backward pass draws no new random numbers and writes no variables.
     - Second derivatives, SavedModels, and gradients of keyword arguments and captured Tensors work.
-    - `keep` is added, like the policies of `jax.checkpoint`.
+    - `keep` is added, like the policies of `jax.checkpoint`, and `memory`.
+
+    Sources of `memory`: Chen et al., "Training deep nets with sublinear memory cost" (2016), arXiv:1604.06174; Kusumoto
+    et al. (2019), arXiv:1905.11722; Beaumont et al. (2019), arXiv:1911.13214.
     """
     keep = check_keep(keep)
+    if memory is not None:
+        memory = check_memory(memory)
     if f is None:
-        return functools.partial(recompute_grad, keep=keep)
-    return CustomGradient("recompute_grad", f, functools.partial(call_with_recomputation, _WORDING, keep))
+        return functools.partial(recompute_grad, keep=keep, memory=memory)
+    recomputation = Recomputation(_WORDING, keep, memory)
+    if memory is None:
+        return CustomGradient("recompute_grad", f, recomputation)
+    return Planned("recompute_grad", f, recomputation)
 
 
-def call_with_recomputation(
-    wording: Wording, keep: Keep, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-) -> Any:
-    """Calls a function, with a gradient that runs it again."""
-    if tf.executing_eagerly() and not tf_internal.could_possibly_record():
-        return function(*args, **kwargs)
+class Planned(CustomGradient):
+    """A function that is recomputed within a given memory."""
 
-    def with_grad_fn(*args: Any, **kwargs: Any) -> Any:
-        inputs = arrays_to_tensors((args, kwargs))
-        leaves = pytree.flatten_arguments(wording.api, function, args, kwargs).values
-        value, call = _traced(wording, keep, function, *inputs)
-        passed = [variable for leaf in leaves if (variable := as_variable(leaf)) is not None]
-        unreported = call.unreported_reads(passed)
+    __slots__ = ()
 
-        def grad_fn(*dys: Any, needed: Sequence[bool], variables: Sequence[tf.Variable] = ()) -> Any:
-            # In a graph, the tapes and the saved rule share one gradient, so nothing is skipped there.
-            skipped = {
-                id(tensor)
-                for leaf, is_needed in zip(leaves, needed, strict=True)
-                if not is_needed and tf.executing_eagerly()
-                for tensor in pytree.tensors_for_gradients(leaf)
-            }
-            gradients = call.gradients(dys, [*variables, *passed], skipped)
-            by_leaf = [gradients.take_leaf(leaf) for leaf in leaves]
-            by_variable = [gradients.take(*handles_of(variable)) for variable in variables]
-            sources = [*call.differentiable_captures, *(handle for handle, _ in unreported)]
-            by_capture = [gradients.take(source) for source in sources]
-            return (by_leaf, by_variable) if variables else by_leaf, by_capture
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+        """Returns the plan for a call with these arguments: what is kept, what is computed again, and the peak."""
+        decoration = self.__tf_cg_ops__()
+        return decoration.run.plan(decoration.function, args, kwargs)
 
-        captures = [*call.differentiable_captures, *(_read(handle, dtype) for handle, dtype in unreported)]
-        return value, GradFn(grad_fn, captures, call.variables, takes_needed=True)
 
-    try:
-        return call_with_gradient(function, args, kwargs, wording=wording, compute=with_grad_fn)
-    except _MergesReplicasError:
-        warnings.warn(
-            f"{wording.api}: '{text.name_of(function)}' is not recomputed, because it merges the replicas of a "
-            "strategy, as an all_reduce or a synchronized batch normalization does. TensorFlow does not trace that. "
-            "Values and gradients are the same. Merge outside of the function to save memory.",
-            stacklevel=2,
+@dataclasses.dataclass(frozen=True)
+class Recomputation:
+    """Calls functions with gradients that run them again, keeping what `keep` chooses, or within a `memory`."""
+
+    wording: Wording
+    keep: Keep = ()
+    memory: Memory | None = None
+
+    def __call__(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """The value of the function, with its gradient."""
+        if tf.executing_eagerly() and not tf_internal.could_possibly_record():
+            return function(*args, **kwargs)
+        try:
+            if self.memory is not None:
+                return self._in_pieces(function, args, kwargs)
+
+            def compute(*args: Any, **kwargs: Any) -> Any:
+                trace, values = _traced(self.wording, function, args, kwargs)
+                inside = [*trace.inputs, *trace.outside.inside]
+                replay = find_or_build(
+                    (self.wording.api, checkpoint_name.chosen(self.keep, trace.graph)),
+                    trace.graph,
+                    inside,
+                    lambda: Replay(self.wording, text.name_of(function), trace.graph, inside, self.keep),
+                )
+                captures = [tensor for _, tensor in trace.outside.captures]
+                trace.forget_outside()
+                leaves = pytree.flatten_arguments(self.wording.api, function, args, kwargs).values
+                outputs, grad_fn = _recomputed(replay, values, leaves, len(trace.inputs), captures, trace.variables)
+                return trace.pack(outputs), grad_fn
+
+            return call_with_gradient(function, args, kwargs, wording=self.wording, compute=compute)
+        except _MergesReplicasError:
+            warnings.warn(
+                f"{self.wording.api}: '{text.name_of(function)}' is not recomputed, because it merges the replicas of "
+                "a strategy, as an all_reduce or a synchronized batch normalization does. TensorFlow does not trace "
+                "that. Values and gradients are the same. Merge outside of the function to save memory.",
+                stacklevel=2,
+            )
+            return function(*args, **kwargs)
+
+    def plan(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Plan:
+        """The plan for a call with these arguments."""
+        trace, _ = _traced(self.wording, function, args, kwargs)
+        return self._planned(function, trace)[0]
+
+    def _planned(self, function: Callable[..., Any], trace: TracedCall) -> tuple[Plan, list[PlannedPiece]]:
+        assert self.memory is not None
+        name, inside = text.name_of(function), [*trace.inputs, *trace.outside.inside]
+        trained = {id(handle) for variable in trace.variables for handle in handles_of(variable)}
+        outside = [*trace.outside.captures, *(pair for pair in trace.outside.handles if id(pair[1]) in trained)]
+        sources = [*filter(tf_internal.is_trainable, trace.inputs), *(inside for inside, _ in outside)]
+        is_kept = checkpoint_name.predicate(
+            self.keep, name, checkpoint_name.operations_of(trace.graph), self.wording.api
         )
-        return function(*args, **kwargs)
+        return make_plan(self.wording.api, name, self.memory, trace.graph, inside, sources, is_kept)
+
+    def _in_pieces(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """The value of the function, computed in the pieces of a plan."""
+        api, name = self.wording.api, text.name_of(function)
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        if graph is not None and not graph.building_function:
+            raise NotImplementedError(
+                f"{api}: '{name}' with memory must be called in eager mode or in a tf.function, got a graph of "
+                "TensorFlow 1. Leave out memory, or build the graph with tf.function."
+            )
+        trace, values = _traced(self.wording, function, args, kwargs)
+        inside = [*trace.inputs, *trace.outside.inside]
+
+        def build() -> PiecesOfFunction:
+            is_kept = checkpoint_name.predicate(self.keep, name, checkpoint_name.operations_of(trace.graph), api)
+            return PiecesOfFunction(self.wording, name, trace.graph, inside, self._planned(function, trace)[1], is_kept)
+
+        key = api, checkpoint_name.chosen(self.keep, trace.graph), self.memory
+        pieces = find_or_build(key, trace.graph, inside, build)
+        ordered: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        if graph is not None and not tf_internal.orders_side_effects(graph):
+            ordered = tf_internal.control_dependencies_added(graph)
+        with ordered:
+            outputs = pieces(values, self._piece_runner(trace.variables))
+        trace.forget_outside()
+        return trace.pack(outputs)
+
+    def _piece_runner(self, variables: Sequence[tf.Variable]) -> Callable[..., list[tf.Tensor]]:
+        for variable in variables:  # Their handles are inputs of the pieces, which do not report that they read them.
+            tf_internal.variable_accessed(variable)
+
+        def run(name: str, replay: Replay, values: list[Any]) -> list[tf.Tensor]:
+            tensors = [value for value in values if value.dtype != tf.resource]
+            handles = {id(value) for value in values[len(tensors) :]}
+            read = [v for v in variables if any(id(handle) in handles for handle in handles_of(v))]
+
+            def piece(*tensors: tf.Tensor) -> Any:
+                return _recomputed(replay, values, tensors, len(tensors), [], read)
+
+            piece.__qualname__ = name
+            return call_with_gradient(piece, tensors, {}, wording=self.wording, compute=piece)
+
+        return run
+
+
+def _recomputed(
+    replay: Replay,
+    values: list[Any],
+    leaves: Sequence[Any],
+    num_tensors: int,
+    captures: list[tf.Tensor],
+    variables: list[tf.Variable],
+) -> tuple[list[tf.Tensor], GradFn]:
+    """The outputs of a replay for these values, and their gradient with respect to the leaves of the arguments.
+
+    The values are first the Tensors of the arguments, then the captures, then numbers and handles.
+    """
+    with tf_internal.stop_recording():
+        outputs, residuals = replay.forward(values)
+    call = _RecomputedCall(replay, values[:num_tensors], captures, values, residuals, variables)
+    passed = [variable for leaf in leaves if (variable := as_variable(leaf)) is not None]
+    unreported = call.unreported_reads(passed)
+
+    def grad_fn(*dys: Any, needed: Sequence[bool], variables: Sequence[tf.Variable] = ()) -> Any:
+        # In a graph, the tapes and the saved rule share one gradient, so nothing is skipped there.
+        skipped = {
+            id(tensor)
+            for leaf, is_needed in zip(leaves, needed, strict=True)
+            if not is_needed and tf.executing_eagerly()
+            for tensor in pytree.tensors_for_gradients(leaf)
+        }
+        gradients = call.gradients(dys, [*variables, *passed], skipped)
+        by_leaf = [gradients.take_leaf(leaf) for leaf in leaves]
+        by_variable = [gradients.take(*handles_of(variable)) for variable in variables]
+        sources = [*call.differentiable_captures, *(handle for handle, _ in unreported)]
+        by_capture = [gradients.take(source) for source in sources]
+        return (by_leaf, by_variable) if variables else by_leaf, by_capture
+
+    captured = [*call.differentiable_captures, *(_read(handle, dtype) for handle, dtype in unreported)]
+    return outputs, GradFn(grad_fn, captured, variables, takes_needed=True)
 
 
 class _MergesReplicasError(Exception):
@@ -181,29 +317,17 @@ def is_recomputing() -> bool:
 
 
 def _traced(
-    wording: Wording, keep: Keep, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-) -> tuple[Any, _RecomputedCall]:
-    """Traces a call, and computes it; returns its value, and what its gradient needs."""
+    wording: Wording, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[TracedCall, list[Any]]:
+    """Traces a call; returns the trace and the values of its inputs."""
+    args, kwargs = arrays_to_tensors((args, kwargs))
     _thread.depth = getattr(_thread, "depth", 0) + 1
     try:
         with _merges_noticed():
             trace = TracedCall(function, args, kwargs)
     finally:
         _thread.depth -= 1
-    inside = [*trace.inputs, *trace.outside.inside]
-    replay = find_or_build(
-        (wording.api, checkpoint_name.chosen(keep, trace.graph)),
-        trace.graph,
-        inside,
-        lambda: Replay(wording, text.name_of(function), trace.graph, inside, keep),
-    )
-    tensors = pytree.tensors_in((args, kwargs))
-    values = [*tensors, *trace.outside.values]
-    with tf_internal.stop_recording():
-        outputs, residuals = replay.forward(values)
-    captures = [tensor for _, tensor in trace.outside.captures]
-    trace.forget_outside()
-    return trace.pack(outputs), _RecomputedCall(replay, tensors, captures, values, residuals, trace.variables)
+    return trace, [*pytree.tensors_in((args, kwargs)), *trace.outside.values]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,10 +379,10 @@ class _RecomputedCall:
         if not tf.executing_eagerly():
             # The barrier makes the recomputation wait for the upstream gradient, and keeps the graph from merging it
             # with the forward pass.
-            before = [value for value in (*values, *residuals) if value.dtype != tf.resource]
+            before = [value for value in (*values, *residuals) if _waits(value)]
             after = iter(library.custom_gradient_barrier(before, upstream) if before else [])
             values, residuals = (
-                [value if value.dtype == tf.resource else next(after) for value in each] for each in (values, residuals)
+                [next(after) if _waits(value) else value for value in each] for each in (values, residuals)
             )
         sources = [*self.tensors, *self.captures]
         needed = [id(source) not in skipped for source in sources]
@@ -268,6 +392,12 @@ class _RecomputedCall:
             [*sources, *self._read_handles],
             [*found[: len(sources)], *found[len(values) : len(values) + len(residuals)]],
         )
+
+
+def _waits(value: Any) -> bool:
+    """Whether a barrier can hold a value back: not a handle, nor a shape, which XLA must know while it compiles."""
+    is_shape = value.dtype in (tf.int32, tf.int64) and value.shape.rank in (0, 1)
+    return value.dtype != tf.resource and not is_shape
 
 
 class _Gradients:

@@ -31,8 +31,19 @@ class Replay:
       reads: For each residual, the position among the inputs of the handle that it was read from, or None.
     """
 
-    def __init__(self, wording: Wording, name: str, graph: Any, inputs: Sequence[tf.Tensor], keep: Keep = ()) -> None:
-        """`inputs` are the tensors of the graph that are inputs here: of a call and from outside, handles too."""
+    def __init__(
+        self,
+        wording: Wording,
+        name: str,
+        graph: Any,
+        inputs: Sequence[tf.Tensor],
+        keep: Keep = (),
+        constants: Sequence[tuple[tf.Tensor, Any]] = (),
+    ) -> None:
+        """`inputs` are the tensors of the graph that are inputs here: of a call and from outside, handles too.
+
+        `constants` are tensors of the graph that are replaced by values.
+        """
         self._api = wording.api
         self._name = name
         forward_pass = ForwardPass(wording)
@@ -44,7 +55,8 @@ class Replay:
             num_operations = target.num_operations()
             # tf.vectorized_map cannot convert an op that waits for the write of a variable.
             is_ordered = tf_internal.orders_side_effects(target)
-            copy = GraphCopy(zip(inputs, values, strict=True), forward_pass, is_ordered=is_ordered)
+            known = [(tensor, tf.constant(value, tensor.dtype)) for tensor, value in constants]
+            copy = GraphCopy([*zip(inputs, values, strict=True), *known], forward_pass, is_ordered=is_ordered)
             self._outputs = [tf.identity(output) for output in copy.outputs_of(graph)]
             self._inputs = list(values)
             self._residuals, self._kept = self._find_residuals(keep, target.get_operations()[num_operations:])

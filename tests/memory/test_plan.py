@@ -1,0 +1,292 @@
+"""recompute_grad with a memory: a plan for a whole model, and the gradients of the plain function."""
+
+import functools
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+from tf_cg_ops._src.memory.cuts import Choices
+from tf_cg_ops._src.memory.graph_costs import GraphCosts
+
+from ..support.modes import RUNS as MODES
+
+_rng = np.random.default_rng(0)
+WEIGHTS = [tf.Variable(_rng.normal(size=[8, 8]) / 3, dtype=tf.float32) for _ in range(6)]
+CAPTURED = tf.constant(_rng.normal(size=[8]), tf.float32)
+X, DY = (tf.constant(_rng.normal(size=[64, 8]), tf.float32) for _ in range(2))
+
+
+def chain(x):
+    for w in WEIGHTS:
+        x = tf.tanh(x @ w)
+    return x
+
+
+def dense(x):
+    """Each layer sees the results of all layers before it."""
+    features = [x]
+    for w in WEIGHTS:
+        features.append(tf.nn.relu(tf.add_n(features) @ w + CAPTURED))
+    return tf.add_n(features)
+
+
+def with_control_flow(x):
+    x = tf.tanh(x @ WEIGHTS[0])
+    x = tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, tf.sin(x @ WEIGHTS[1])), (0, x), maximum_iterations=3)[1]
+    x = tf.cond(tf.reduce_sum(x) > 1e9, lambda: x, lambda: tf.exp(-(x**2)))
+    return tf.tanh(tf.function(lambda x: tf.tanh(x @ WEIGHTS[2]))(x) @ WEIGHTS[3])
+
+
+def with_a_list(x):
+    """A list of Tensors, which a cut cannot keep."""
+    x = tf.tanh(tf.tanh(x @ WEIGHTS[0]) @ WEIGHTS[1])
+    array = tf.TensorArray(tf.float32, 2, element_shape=[64, 8]).write(0, tf.tanh(x @ WEIGHTS[2]))
+    x = tf.reduce_sum(array.write(1, tf.sin(x)).stack(), 0)
+    return tf.tanh(tf.tanh(x @ WEIGHTS[3]) @ WEIGHTS[4])
+
+
+@tf.custom_gradient
+def _tripled(x):
+    return tf.identity(x), lambda dy: 3.0 * dy * tf.cos(x)
+
+
+@cg.custom_gradient
+def _doubled(x):
+    return tf.sin(x), lambda dy: 2.0 * dy * tf.cos(x)
+
+
+def with_rules(x):
+    for w in WEIGHTS[:3]:
+        x = _doubled(_tripled(tf.tanh(x @ w)))
+    return x
+
+
+def normalized(x):
+    """Batch normalization, and dropout with a seed."""
+    for number, w in enumerate(WEIGHTS):
+        x, *_ = tf.compat.v1.nn.fused_batch_norm((x @ w)[:, None, None, :], tf.ones([8]), tf.zeros([8]))
+        x = tf.nn.experimental.stateless_dropout(tf.nn.relu(x[:, 0, 0]), 0.3, seed=[1, number])
+    return x
+
+
+FUNCTIONS = [chain, dense, with_control_flow, with_a_list, with_rules, normalized]
+
+
+def gradients(function, x=X):
+    with tf.GradientTape() as tape:
+        tape.watch([x, CAPTURED])
+        y = function(x)
+    sources = [x, CAPTURED, *WEIGHTS]
+    return [y, *tape.gradient(y, sources, output_gradients=DY, unconnected_gradients="zero")]
+
+
+def assert_same_bits(found, expected):
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("memory", ["auto", 0.85])
+def test_values_and_gradients_are_the_plain_ones(memory, function, mode):
+    planned = cg.recompute_grad(function, memory=memory)
+    assert any(segment.is_recomputed for segment in planned.plan(X).segments)
+    run = MODES[mode]
+    found = run(functools.partial(gradients, planned))()
+    expected = run(functools.partial(gradients, function))()
+    # XLA and eager mode fuse other ops, and gradients of many uses are summed in another order.
+    if mode == "traced" and function is not dense:
+        assert_same_bits(found, expected)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_derivatives_of_two_orders(mode):
+    def second(function):
+        with tf.GradientTape() as outer:
+            dx, dw = gradients(function)[1:4:2]
+            loss = tf.reduce_sum(dx * DY) + tf.reduce_sum(dw**2)
+        return outer.gradient(loss, WEIGHTS)
+
+    run = MODES[mode]
+    found = run(lambda: second(cg.recompute_grad(chain, memory=0.8)))()
+    for a, b in zip(found, run(lambda: second(chain))(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+def test_state_is_written_once_and_random_numbers_are_drawn_once(mode):
+    counter = tf.Variable(0.0)
+    generator = tf.random.Generator.from_seed(1)
+
+    def linear(x):
+        counter.assign_add(1.0)
+        for _ in range(4):
+            x = x * counter * tf.nn.dropout(tf.ones_like(x), 0.3) * generator.uniform(tf.shape(x))
+        counter.assign_add(10.0)
+        return x
+
+    planned = cg.recompute_grad(linear, memory="auto")
+    assert any(segment.is_recomputed for segment in planned.plan(X).segments)
+
+    def run():
+        with tf.GradientTape() as tape:
+            tape.watch(X)
+            y = planned(X)
+        return y, tape.gradient(y, X)
+
+    y, dx = MODES[mode](run)()
+    np.testing.assert_allclose(y, X * dx, rtol=1e-5)  # The function is linear, for its random numbers.
+    assert np.mean(y == 0) > 0.5
+    assert float(counter) == 11.0
+
+
+def test_structures_of_arguments_and_results():
+    def function(pair, *, scale):
+        a, b = pair
+        for w in WEIGHTS:
+            a, b = tf.tanh(a @ w), b * scale + a
+        return {"a": a, "rest": [b, a + b]}
+
+    def run(function):
+        scale = tf.constant(0.5)
+        with tf.GradientTape() as tape:
+            tape.watch([X, scale])
+            value = function((X, tf.ones_like(X)), scale=scale)
+        return [*tf.nest.flatten(value), *tape.gradient(value, [X, scale, *WEIGHTS])]
+
+    assert_same_bits(run(cg.recompute_grad(function, memory=0.7)), run(function))
+
+
+def test_functions_with_little_to_plan():
+    for function in (lambda x: x, lambda x: None, lambda x: tf.zeros([2]), lambda x: tf.stop_gradient(x) * 2.0):
+        planned = cg.recompute_grad(function, memory="auto")
+        assert planned.plan(X).extra_compute == 0
+        with tf.GradientTape() as tape:
+            tape.watch(X)
+            value = planned(X)
+        np.testing.assert_array_equal(value, function(X))
+
+
+def test_a_plan_says_what_is_kept():
+    plan = cg.recompute_grad(chain, memory=0.8).plan(X)
+    size = 64 * 8 * 4
+    # The six results, each read by a gradient, then the gradients of the last product and of what it multiplies.
+    assert 7 * size <= plan.plain_bytes <= 8 * size + 256
+    assert plan.peak_bytes <= 0.8 * plan.plain_bytes
+    assert 0 < plan.extra_compute < 1
+    assert sum(segment.kept_bytes for segment in plan.segments) <= plan.peak_bytes
+    lines = str(plan).splitlines()
+    assert len(lines) == 2 + len(plan.segments)
+    assert lines[0].startswith("peak ")
+    assert max(plan.course) == pytest.approx(plan.peak_bytes, abs=1)
+    assert max(plan.plain_course) == pytest.approx(plan.plain_bytes, abs=1)
+
+
+def test_a_budget_takes_the_less_time_the_larger_it_is():
+    plans = [cg.recompute_grad(normalized, memory=share).plan(X) for share in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)]
+    for less, more in itertools.pairwise(plans):
+        assert less.peak_bytes <= more.peak_bytes
+        assert less.extra_compute >= more.extra_compute
+    assert plans[-1].extra_compute == 0
+
+
+@pytest.mark.parametrize("function", [chain, dense, normalized])
+def test_the_plan_is_the_best_of_all_cuts(function):
+    graph = tf.function(function).get_concrete_function(X).graph
+    costs = GraphCosts(graph, graph.inputs, graph.inputs, lambda op: False)
+    choices = Choices(costs)
+    # All cuts at a few of the places.
+    at = sorted({0, *np.linspace(0, len(choices._places) - 1, 8).astype(int).tolist()})
+    choices._places = choices._places[at]
+    for name in ("kept", "saved", "peak", "cost", "_held"):
+        setattr(choices, name, getattr(choices, name)[np.ix_(at, at)])
+    found = {}
+    for mask in itertools.product([0, 1], repeat=len(at) - 2):
+        path = [0, *(i + 1 for i, cut in enumerate(mask) if cut), len(at) - 1]
+        for again in itertools.product([True, False], repeat=len(path) - 1):
+            kept = peak = cost = 0.0
+            for (i, j), is_again in zip(itertools.pairwise(path), again, strict=True):
+                peak = max(peak, kept + choices.peak[i, j])
+                kept += (choices.kept if is_again else choices.saved)[i, j]
+                cost += choices.cost[i, j] if is_again else 0
+            found[peak] = min(cost, found.get(peak, np.inf))
+    assert choices.least_peak == pytest.approx(min(found), rel=1e-6)
+    for budget in np.linspace(min(found), choices.plain_peak, 5) * (1 + 1e-9):
+        best = choices.best(budget)
+        assert best.peak <= budget
+        assert best.extra_cost == pytest.approx(min(cost for peak, cost in found.items() if peak <= budget), rel=1e-6)
+
+
+def test_named_values_are_kept_in_any_case():
+    def named(x):
+        for number, w in enumerate(WEIGHTS):
+            x = tf.tanh(cg.checkpoint_name(x @ w, "first" if number < 3 else "other"))
+        return x
+
+    free, constrained = (
+        cg.recompute_grad(named, memory="auto", **options).plan(X) for options in ({}, {"keep": ["first"]})
+    )
+    assert constrained.peak_bytes > free.peak_bytes
+    assert_same_bits(gradients(cg.recompute_grad(named, memory="auto", keep=["first"])), gradients(named))
+
+
+def test_a_batch_of_unknown_size():
+    step = tf.function(
+        functools.partial(gradients, cg.recompute_grad(normalized, memory=0.8)),
+        input_signature=[tf.TensorSpec([None, 8], tf.float32)],
+    )
+    assert_same_bits(step(X), tf.function(gradients)(normalized))
+    step = tf.function(cg.recompute_grad(chain, memory="1 MiB"), input_signature=[tf.TensorSpec([None, 8], tf.float32)])
+    with tf.GradientTape(), pytest.raises(ValueError, match="only known at run time"):
+        step(X)
+
+
+def test_methods_and_pickles():
+    class Model:
+        @functools.partial(cg.recompute_grad, memory="auto")
+        def __call__(self, x):
+            return chain(x)
+
+    assert_same_bits(gradients(Model()), gradients(chain))
+    again = pickle.loads(pickle.dumps(at_top_level))
+    assert again is at_top_level
+    partial = pickle.loads(pickle.dumps(cg.recompute_grad(functools.partial(chain), memory=0.9)))
+    assert partial.plan(X).peak_bytes <= 0.9 * partial.plan(X).plain_bytes
+
+
+@cg.recompute_grad(memory="auto")
+def at_top_level(x):
+    return chain(x)
+
+
+def test_a_saved_function(tmp_path):
+    module = tf.Module()
+    module.weights = WEIGHTS
+    module.f = tf.function(cg.recompute_grad(normalized, memory=0.8), input_signature=[tf.TensorSpec([64, 8])])
+    tf.saved_model.save(module, tmp_path / "saved")
+    loaded = tf.saved_model.load(tmp_path / "saved")
+
+    def run(function, weights):
+        with tf.GradientTape() as tape:
+            tape.watch(X)
+            y = function(X)
+        return [y, *tape.gradient(y, [X, *weights], output_gradients=DY)]
+
+    for a, b in zip(run(loaded.f, loaded.weights), run(normalized, WEIGHTS), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-5)
+
+
+def test_a_plot():
+    axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
+    plan = cg.recompute_grad(chain, memory="auto").plan(X)
+    assert plan.plot(axes) is axes
+    assert [max(line.get_ydata()) for line in axes.lines[:2]] == [
+        max(plan.plain_course) / 2**20,
+        max(plan.course) / 2**20,
+    ]
