@@ -114,6 +114,21 @@ def test_variables_are_shared_and_have_gradients(form):
     assert watched is model.w
 
 
+@pytest.mark.parametrize("is_argument", [False, True])
+def test_variables_have_tangents(is_argument):
+    """Whether the function reads them from outside or they are its arguments."""
+    v = tf.Variable([0.5, -1.0])
+    function = cg.override_gradients(lambda x=v: tf.exp(x) * x, {"Exp": cg.rules.built_in})
+    t, dy = np.array([1.0, 10.0], np.float32), np.array([3.0, -2.0], np.float32)
+    with tf.autodiff.ForwardAccumulator(v, tf.constant(t)) as accumulator:
+        with tf.GradientTape() as tape:
+            y = function(v) if is_argument else function()
+        dv = tape.gradient(y, v, tf.constant(dy))
+    x = v.numpy().astype(np.float64)
+    np.testing.assert_allclose(accumulator.jvp(y), t * (1.0 + x) * np.exp(x), rtol=1e-6)
+    np.testing.assert_allclose(accumulator.jvp(dv), t * dy * (2.0 + x) * np.exp(x), rtol=1e-6)
+
+
 def test_a_function_with_a_trace_is_not_traced_again():
     model = Doubled()
     model.traced(tf.constant(X))

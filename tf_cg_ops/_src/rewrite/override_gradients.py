@@ -107,18 +107,21 @@ def override_gradients(
         call = TracedCall(function, *inputs)
         inside, values = [*call.inputs, *call.outside.inside], [*pytree.tensors_in(inputs), *call.outside.values]
         orders = 3 if in_forward_mode(values) else 2  # Forward mode transposes, which is one derivative more.
-        overridden = _with_rules(table, f"'{text.name_of(function)}'", call.graph, inside, orders)
+        # With a tangent, TensorFlow loses the variable of a handle that is an argument.
+        handles = [handle for _, handle in call.outside.handles]
+        captured = handles if in_forward_mode(handles) else []
+        overridden = _with_rules(table, f"'{text.name_of(function)}'", call.graph, inside, orders, captured)
         for variable in call.variables:  # Their handles are inputs, so the call does not read them.
             tf_internal.variable_accessed(variable)
-        graph = overridden.graph
-        call_graph = built_functions.find_or_build(
-            _API,
-            graph,
-            graph.inputs,
-            lambda: ThreadSafeFunction(functools.partial(tf_internal.call_trace, overridden)),
-            built,
-        )
-        outputs = call_graph(*values)
+        call_graph = functools.partial(tf_internal.call_trace, overridden)
+        if captured:
+            outputs = call_graph(*values[: -len(captured)])
+        else:
+            graph = overridden.graph
+            shared = built_functions.find_or_build(
+                _API, graph, graph.inputs, lambda: ThreadSafeFunction(call_graph), built
+            )
+            outputs = shared(*values)
         call.forget_outside()
         value = call.pack(outputs)
         pytree.leaves_of_value(_API, text.name_of(function), value)  # All of it has gradients.
@@ -127,8 +130,13 @@ def override_gradients(
     return CustomGradient(_API, f, run)
 
 
-def _with_rules(table: RuleTable, place: str, graph: Any, inside: Sequence[tf.Tensor], orders: int) -> Any:
-    """A copy of a traced graph as a function of these tensors, in which ops have the gradients of the rules."""
+def _with_rules(
+    table: RuleTable, place: str, graph: Any, inside: Sequence[tf.Tensor], orders: int, captured: Sequence[Any]
+) -> Any:
+    """A copy of a traced graph as a function of these tensors, in which ops have the gradients of the rules.
+
+    Handles that are captured stand for the last of the tensors.
+    """
     matching = table.matching()
     own = own_gradients.OwnGradients(matching, control_flow.functions_of)
 
@@ -141,13 +149,13 @@ def _with_rules(table: RuleTable, place: str, graph: Any, inside: Sequence[tf.Te
         return outputs if rule is None else attach_rule(_API, rule, op, inputs, outputs, orders=orders)
 
     def flat_function(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        copy = GraphCopy(zip(inside, tensors, strict=True), replace)
+        copy = GraphCopy(zip(inside, [*tensors, *captured], strict=True), replace)
         outputs = [tf.identity(output) for output in copy.outputs_of(graph)]
         matching.check_all_matched(place)
         own.check_rules_reach(place, graph.outputs)
         return outputs
 
-    return trace(flat_function, [spec_of(tensor) for tensor in inside])
+    return trace(flat_function, [spec_of(tensor) for tensor in inside[: len(inside) - len(captured)]])
 
 
 def _copied(copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor]:
