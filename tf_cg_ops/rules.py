@@ -39,6 +39,8 @@ def _rule(function: _Function, key: str = "'Relu'", rule: str = "") -> _Function
     def call(op: Any, *dy: Any) -> Any:
         if not hasattr(op, "node_def"):
             raise TypeError(f"{api}: op must be a tf.Operation, got {text.describe(op)}. {advice}")
+        if not dy and not rule:
+            raise TypeError(f"{api}: the upstream gradients must follow op, got none for '{op.name}'. {advice}")
         return function(op, *dy)
 
     return call  # type: ignore[return-value]

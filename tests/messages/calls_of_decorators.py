@@ -430,6 +430,7 @@ RULES["rules.built_in"] |= {
 }
 RULES["rules.masked"] |= {
     "an op that mixes elements": lambda: derive(cg.override_gradients(tf.squeeze, {"Squeeze": cg.rules.masked})),
+    "as a key": lambda: cg.override_gradients(model, {cg.rules.masked: cg.rules.zero})(X),
 }
 RULES["rules.clip"] = {
     "by position": lambda: cg.rules.clip(1.0),
