@@ -83,9 +83,9 @@ def recompute_grad(
     - A float: a share of what the plain gradient takes, such as 0.5.
 
     `recompute_grad(f, memory=0.5).plan(x)` returns the plan for a call with `x`: `peak_bytes`, `plain_bytes`,
-    `extra_compute`, a share of the forward pass, and `segments`. Print it for a table; `plan.plot()` draws it. With
-    `memory`, `keep` only says what is kept in any case. Loops, branches and called functions are not cut. Gradients of
-    a value that is used in several segments can be summed in another order.
+    `extra_compute`, a share of the forward pass, and `segments`. Print it for a table; `plan.plot()` draws it. The plan
+    of a method is `obj.method.plan(x)`. With `memory`, `keep` only says what is kept in any case. Loops, branches and
+    called functions are not cut. Gradients of a value that is used in several segments can be summed in another order.
 
     In eager mode, each call under a tape traces `f`, so `f` reads Python values as they are then. NumPy arrays among
     the arguments arrive as Tensors. For speed, use it in a `tf.function`, which traces once for each signature.
