@@ -217,7 +217,7 @@ def test_a_partial_is_a_backward():
 def test_the_signature_that_tools_show_has_the_parameters_and_no_more(function):
     parameters = {
         cg.custom_vjp: "forward backward | nondiff_argnames materialize_grads saved_orders",
-        cg.recompute_grad: "| f keep",
+        cg.recompute_grad: "| f keep memory",
         cg.embed_gradient: "fx gx x | axis fx_gx_manually_stopped name",
     }[function]
     required, others = (part.split() for part in parameters.split("|"))

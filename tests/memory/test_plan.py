@@ -4,6 +4,7 @@ import functools
 import itertools
 import pickle
 
+import cloudpickle
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -253,7 +254,21 @@ def test_methods_and_pickles():
         def __call__(self, x):
             return chain(x)
 
-    assert_same_bits(gradients(Model()), gradients(chain))
+        @cg.recompute_grad(memory="auto")
+        def method(self, x, times=1):
+            assert type(self) is Model
+            return chain(x) * times
+
+    model = Model()
+    for function in (model, model.method, functools.partial(Model.method, model)):
+        assert_same_bits(gradients(function), gradients(chain))
+    expected = cg.recompute_grad(chain, memory="auto").plan(X)
+    for plan in (model.__call__.plan, model.method.plan, functools.partial(Model.method.plan, model)):
+        assert abs(plan(X).peak_bytes - expected.peak_bytes) < 100
+    assert model.method.plan(X, times=2).peak_bytes >= expected.peak_bytes
+    assert model.method == model.method != Model().method
+    assert len({model.method, model.method, Model.method}) == 2
+    assert cloudpickle.loads(cloudpickle.dumps(model.method)).plan(X) == model.method.plan(X)
     again = pickle.loads(pickle.dumps(at_top_level))
     assert again is at_top_level
     partial = pickle.loads(pickle.dumps(cg.recompute_grad(functools.partial(chain), memory=0.9)))

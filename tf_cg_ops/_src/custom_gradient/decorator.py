@@ -168,7 +168,7 @@ class CustomGradient:
     """A decorated function. Its `__dict__` belongs to the user; its Decoration is in a slot, which nothing copies."""
 
     __slots__ = ("__dict__", "__method", "__tf_cg_ops__", "__weakref__")
-    __method: _Method
+    __method: Method
 
     def __new__(cls, api: str, function: Any, *args: Any, **kwargs: Any) -> Any:
         """Decorates what a classmethod or staticmethod calls: the other order of the decorators means the same."""
@@ -212,12 +212,12 @@ class CustomGradient:
         return types.MethodType(self.__as_method__, instance)
 
     @property
-    def __as_method__(self) -> _Method:
+    def __as_method__(self) -> Method:
         """The function of the bound methods. There is only one, so that they are equal as in Python."""
         try:
             return self.__method
         except AttributeError:
-            self.__method = _Method(self)
+            self.__method = Method(self)
             return self.__method
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -277,7 +277,7 @@ class CustomGradient:
 
 
 @tf_internal.autograph_artifact
-class _Method:
+class Method:
     """The function of bound methods, which Python calls with the instance."""
 
     __slots__ = ("__decorated", "__dict__", "__weakref__")
@@ -310,7 +310,7 @@ class _Method:
 
 def is_decorated(function: Any) -> bool:
     """Whether this is a decorated function or one of its bound methods."""
-    return isinstance(getattr(function, "__func__", function), (CustomGradient, _Method))
+    return isinstance(getattr(function, "__func__", function), (CustomGradient, Method))
 
 
 def _find(module: str, name: str) -> Any:

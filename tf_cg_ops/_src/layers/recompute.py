@@ -76,7 +76,8 @@ class Recompute:
         `tf_cg_ops.checkpoint_name` gave, or a function of a `tf.Operation`. Keras saves a function by its name:
         register it with `@keras.saving.register_keras_serializable()`.
       memory: Cuts the layer, for a whole model: `"auto"`, bytes as an int or as in `"2 GiB"`, or a share of
-        the memory of the plain gradient as in `0.5`. See `tf_cg_ops.recompute_grad`, whose `plan` shows the segments.
+        the memory of the plain gradient as in `0.5`. See `tf_cg_ops.recompute_grad`. The layer does not show its plan:
+        ask `tf_cg_ops.recompute_grad(layer, memory=0.5).plan(x, training=True)`.
       **kwargs: Arguments of every layer: `name`, `dtype`.
 
     Call arguments:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import threading
+import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
@@ -16,7 +17,7 @@ from tf_cg_ops._src.core import library, misplaced_calls, pytree, slices, text, 
 from tf_cg_ops._src.core.types import P, R, Structure
 from tf_cg_ops._src.core.variables import as_variable
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
-from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
+from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, Method
 from tf_cg_ops._src.custom_gradient.variables import handles_of
 from tf_cg_ops._src.custom_gradient.wording import Wording, without_gradient_function
 from tf_cg_ops._src.memory import checkpoint_name
@@ -82,9 +83,9 @@ def recompute_grad(
     - A float: a share of what the plain gradient takes, such as 0.5.
 
     `recompute_grad(f, memory=0.5).plan(x)` returns the plan for a call with `x`: `peak_bytes`, `plain_bytes`,
-    `extra_compute`, a share of the forward pass, and `segments`. Print it for a table; `plan.plot()` draws it. With
-    `memory`, `keep` only says what is kept in any case. Loops, branches and called functions are not cut. Gradients of
-    a value that is used in several segments can be summed in another order.
+    `extra_compute`, a share of the forward pass, and `segments`. Print it for a table; `plan.plot()` draws it. The plan
+    of a method is `obj.method.plan(x)`. With `memory`, `keep` only says what is kept in any case. Loops, branches and
+    called functions are not cut. Gradients of a value that is used in several segments can be summed in another order.
 
     In eager mode, each call under a tape traces `f`, so `f` reads Python values as they are then. NumPy arrays among
     the arguments arrive as Tensors. For speed, use it in a `tf.function`, which traces once for each signature.
@@ -133,10 +134,43 @@ class Planned(CustomGradient):
 
     __slots__ = ()
 
-    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+    def plan(self, /, *args: Any, **kwargs: Any) -> Plan:
         """Returns the plan for a call with these arguments: what is kept, what is computed again, and the peak."""
         decoration = self.__tf_cg_ops__()
+        if decoration.owners and args and isinstance(args[0], decoration.owners):  # Base.method.plan(self, x)
+            return self.__get__(args[0]).plan(*args[1:], **kwargs)
         return decoration.run.plan(decoration.function, args, kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Binds a method, and its `plan`."""
+        if super().__get__(instance, owner) is self:
+            return self
+        return types.MethodType(_PlannedMethod(self, instance), instance)
+
+
+class _PlannedMethod(Method):
+    """The function of one bound method: Python looks there for `plan`, and does not say on which instance."""
+
+    __slots__ = ("__instance", "__planned")
+
+    def __init__(self, planned: Planned, instance: Any) -> None:
+        super().__init__(planned)
+        self.__planned, self.__instance = planned, instance
+
+    def plan(self, /, *args: Any, **kwargs: Any) -> Plan:
+        """Returns the plan for a call of the method with these arguments."""
+        decoration = self.__planned.__tf_cg_ops__()
+        instance = self.__instance
+        return decoration.run.plan(decoration.function.__get__(instance, type(instance)), args, kwargs)
+
+    def __eq__(self, other: Any) -> bool:
+        return type(other) is _PlannedMethod and other.__planned is self.__planned
+
+    def __hash__(self) -> int:
+        return hash(self.__planned)
+
+    def __reduce__(self) -> Any:
+        return _PlannedMethod, (self.__planned, self.__instance)
 
 
 @dataclasses.dataclass(frozen=True)
