@@ -2,7 +2,9 @@
 
 import functools
 import itertools
+import math
 import pickle
+import re
 
 import cloudpickle
 import numpy as np
@@ -187,6 +189,17 @@ def test_a_plan_says_what_is_kept():
     assert lines[0].startswith("peak ")
     assert max(plan.course) == pytest.approx(plan.peak_bytes, abs=1)
     assert max(plan.plain_course) == pytest.approx(plan.plain_bytes, abs=1)
+
+
+def test_the_least_peak_can_be_typed_in():
+    """As bytes, and as the share that the error shows."""
+    least = cg.recompute_grad(chain, memory="auto").plan(X)
+    for memory in (least.peak_bytes, np.int64(least.peak_bytes), np.float64(least.peak_bytes / least.plain_bytes)):
+        assert cg.recompute_grad(chain, memory=memory).plan(X) == least
+    with pytest.raises(ValueError, match="must be at least") as caught:
+        cg.recompute_grad(chain, memory=0.01).plan(X)
+    share = float(re.search(r"(0\.\d{3}) of the", str(caught.value))[1])
+    assert cg.recompute_grad(chain, memory=share).plan(X).peak_bytes <= math.ceil(share * least.plain_bytes)
 
 
 def test_a_budget_takes_the_less_time_the_larger_it_is():

@@ -458,11 +458,14 @@ RECOMPUTE_GRAD = {
         f=[3],
         keep=["a", [1]],
         policy=[None],
-        memory=[True, [1], "much", "2 XB", 0, -1, 0.0, 1.5],
+        memory=[True, [1], "much", "2 XB", "0 GiB", 0, -1, 0.0, 1.5],
     ),
     "memory below the least peak": eager(lambda: derive(cg.recompute_grad(chain, memory=1))),
     "memory in bytes for unknown sizes": eager(
         lambda: tf.function(cg.recompute_grad(chain, memory="1 GiB"), input_signature=[SPEC]).get_concrete_function()
+    ),
+    "memory below the least share for unknown sizes": eager(
+        lambda: tf.function(cg.recompute_grad(chain, memory=0.1), input_signature=[SPEC]).get_concrete_function()
     ),
     "memory in a graph of TensorFlow 1": eager(lambda: in_tensorflow_1(cg.recompute_grad(chain, memory=0.5))),
     "keep=['z'], but no name is given": lambda: derive(cg.recompute_grad(double, keep=["z"])),

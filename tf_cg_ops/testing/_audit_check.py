@@ -115,10 +115,9 @@ def _attributes(op: Any) -> list[Any]:
     """The type and the attributes of an op, with the contents of the functions that it names."""
     parts = [op.type]
     for name, attribute in sorted(op.node_def.attr.items()):
-        functions = [tf_internal.find_function(op.graph, f.name) for f in calls.functions_in([attribute])]
-        bodies = [tf_internal.graph_of_function(function) for function in functions]
         if name not in ("_class", "_output_shapes"):
-            contents = [built_functions.fingerprint(body, body.inputs) for body in bodies]
+            functions = calls.functions_in([attribute])
+            contents = [built_functions.fingerprint_of_function(op.graph, function.name) for function in functions]
             parts += [name, contents or attribute.SerializeToString(deterministic=True)]
     return parts
 

@@ -79,7 +79,8 @@ class AuditReport:
     def summary(self) -> str:
         """One sentence."""
         if not self.rows:
-            return f"'{self.model}': nothing to audit, it has no gradients of its own."
+            ending = "" if self.first_nonfinite else ", and its gradient is finite"
+            return f"'{self.model}' has no gradients of its own{ending}."
         counts = {v: sum(row.places for row in self.rows if row.verdict == v) for v in get_args(Verdict)}
         found = [f"{n} {'differ' if v == 'differs' and n > 1 else v}" for v, n in counts.items() if n]
         return f"'{self.model}': {text.count(sum(counts.values()), 'custom gradient')}, {', '.join(found)}."

@@ -527,8 +527,8 @@ def set_attribute(op: Any, name: str, value: Any) -> None:
 
 # Only the AtomicFunction still has its graph, with the Python gradients of the ops.
 def graph_of_function(function: Any) -> Any:
-    """The graph of a function that a graph holds."""
-    return function.graph
+    """The graph of a function that a graph holds; None for one that `Defun` of TensorFlow 1 made, as in ctc_loss."""
+    return getattr(function, "graph", None)
 
 
 # The attributes of these ops only name functions. Their graphs, with the Python gradients of the ops, are kept beside.

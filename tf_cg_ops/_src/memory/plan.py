@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from tf_cg_ops._src.core import text
 from tf_cg_ops._src.memory.cuts import Choices
 from tf_cg_ops._src.memory.graph_costs import GraphCosts
@@ -23,6 +25,8 @@ _FORMS = "Write memory='auto', bytes as in memory='2 GiB' or memory=2**31, or a 
 
 def check_memory(memory: Any, api: str = "recompute_grad") -> Memory:
     """The argument `memory`, checked; a text with a unit as the number of bytes."""
+    if isinstance(memory, np.generic):
+        memory = memory.item()
     if isinstance(memory, bool) or not isinstance(memory, (str, int, float)):
         raise TypeError(
             f"{api}: memory must be 'auto', a number of bytes or a share, got {text.describe(memory)}. {_FORMS}"
@@ -37,7 +41,7 @@ def check_memory(memory: Any, api: str = "recompute_grad") -> Memory:
         found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?i?B)\s*", memory)
         if found is None or found[2] not in _UNITS:
             raise error
-        return int(float(found[1]) * _UNITS[found[2]])
+        memory = int(float(found[1]) * _UNITS[found[2]])
     if not memory > 0 or (isinstance(memory, float) and memory > 1):
         raise error
     return memory
@@ -129,8 +133,8 @@ def make_plan(
     if costs.has_unknown_sizes and isinstance(memory, int):
         raise ValueError(
             f"{api}: memory must be 'auto' or a share of the plain peak if '{name}' gets Tensors whose sizes are only "
-            f"known at run time, got {memory} bytes. Ask plan(x) for a Tensor x of the right shape how large the share "
-            "is, or trace with known shapes."
+            f"known at run time, got {memory} bytes. Ask tf_cg_ops.recompute_grad(f, memory='auto').plan(x) how large "
+            "the share is, for a Tensor x of the right shape, or trace with known shapes."
         )
     if not costs.operations:
         return Plan(0, 0, 0.0, (), (), ()), []
@@ -139,13 +143,16 @@ def make_plan(
     budget = float(least if isinstance(memory, str) else memory)
     if isinstance(memory, float):
         budget = memory * choices.plain_peak
-    if budget < least:
+    if math.ceil(budget) < math.floor(least):  # A plan shows whole bytes.
+        share = math.ceil(1000 * least / choices.plain_peak) / 1000
+        unit = f"{math.ceil(least)} bytes for '{name}', {share:.3f} of the {int(choices.plain_peak)} bytes that"
+        if costs.has_unknown_sizes:
+            unit = f"{share:.3f} for '{name}', as a share of what"
         raise ValueError(
-            f"{api}: memory must be at least {math.ceil(least)} bytes for '{name}', {least / choices.plain_peak:.3f} "
-            f"of the {int(choices.plain_peak)} bytes that the plain gradient needs, got {text.describe(memory)}. "
+            f"{api}: memory must be at least {unit} the plain gradient needs, got {text.describe(memory)}. "
             "Give more memory, or write memory='auto' for the least."
         )
-    cuts = choices.best(budget)
+    cuts = choices.best(max(budget, least))
     pieces = [
         PlannedPiece(costs.operations[start:end], again)
         for start, end, again in zip(cuts.places, cuts.places[1:], cuts.is_recomputed, strict=False)

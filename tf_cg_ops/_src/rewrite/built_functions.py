@@ -26,7 +26,7 @@ class _Entry:
 
 
 class NotSharedError(Exception):
-    """A gradient in the graph reads a tensor that is not an input of the graph."""
+    """A gradient in the graph reads a tensor that is not an input of the graph, or a function has no graph."""
 
 
 class Table:
@@ -98,10 +98,17 @@ def fingerprint(graph: Any, inputs: Sequence[tf.Tensor]) -> bytes:
             elif not called:
                 digest.update(attribute.SerializeToString(deterministic=True))
             for other in called:
-                body = tf_internal.graph_of_function(tf_internal.find_function(graph, other))
-                digest.update(fingerprint(body, body.inputs))
+                digest.update(fingerprint_of_function(graph, other))
     digest.update(repr([places(inputs), places(graph.outputs)]).encode())
     return digest.digest()
+
+
+def fingerprint_of_function(graph: Any, name: str) -> bytes:
+    """The fingerprint of a function that a graph holds."""
+    body = tf_internal.graph_of_function(tf_internal.find_function(graph, name))
+    if body is None:
+        raise NotSharedError
+    return fingerprint(body, body.inputs)
 
 
 def _behind_handle(tensor: tf.Tensor) -> Any:
