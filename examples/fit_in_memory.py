@@ -89,7 +89,7 @@ def make_batch(step: int, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 def loss_and_gradients(net: keras.Model, memory: int | str | None) -> Callable[..., Any]:
     """A function that computes both for a batch, plainly or within a memory."""
-    function = functools.partial(net, training=True)
+    function: Callable[..., Any] = functools.partial(net, training=True)
     if memory is not None:
         function = cg.recompute_grad(function, memory=memory)
 

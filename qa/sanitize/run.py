@@ -81,7 +81,6 @@ TESTS = (
     "graph/test_pruning_malformed",
     "graph/test_pruning_side_effects",
     "graph/test_without_python",
-    "saved_model/test_fresh_process",
     "graph/test_xla",
 )
 

@@ -74,6 +74,7 @@ reveal_type(model.method)  # def (x: Any, k: float) -> float
 reveal_type(model.tangent.__call__)  # def (x: Any, k: float) -> float
 reveal_type(model.recomputed)  # def (x: Any, k: int) -> float
 reveal_type(cg.recompute_grad(plain))  # def (x: Any, k: int) -> float
+reveal_type(cg.recompute_grad(plain, memory="auto").plan(tf.zeros([2]), 1).peak_bytes)  # int
 reveal_type(cg.straight_through(plain, "sigmoid", slope=2.0))  # def (x: Any, k: int) -> float
 reveal_type(cg.straight_through(surrogate="sigmoid")(plain))  # def (x: Any, k: int) -> float
 reveal_type(cg.override_gradients(plain, {"Relu": lambda op, dy: dy}))  # def (x: Any, k: int) -> float

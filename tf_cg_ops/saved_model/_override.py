@@ -13,7 +13,7 @@ import tensorflow as tf
 from tf_cg_ops._src.core import misplaced_calls, tf_internal
 from tf_cg_ops._src.rewrite.overridden_op import attach_traced_rule
 from tf_cg_ops._src.rewrite.own_gradients import OwnGradients, differentiated_inputs, name_of
-from tf_cg_ops._src.rewrite.rule_table import Key, Matching, Rule, RuleTable
+from tf_cg_ops._src.rewrite.rule_table import Matching, Rule, RuleTable
 
 from ._changed_copy import Copied, write_changed_copy
 from ._foreign_gradients import forget, gradient_functions, is_foreign, saved_gradient
@@ -55,7 +55,7 @@ class OverrideReport(Copied):
 def override(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],
-    rules: Mapping[Key, Rule],
+    rules: Mapping[Any, Rule],
     *,
     inside: bool = False,
     unmatched: str = "error",

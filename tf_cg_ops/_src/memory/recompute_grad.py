@@ -9,7 +9,7 @@ import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, overload
+from typing import Any, Protocol, TypeVar, overload
 
 import tensorflow as tf
 
@@ -31,13 +31,29 @@ from tf_cg_ops._src.rewrite.traced_call import TracedCall, arrays_to_tensors
 
 _WORDING = without_gradient_function("recompute_grad")
 
+R_co = TypeVar("R_co", covariant=True)
+
+
+class PlannedFunction(Protocol[P, R_co]):
+    """For type checkers, a function with `memory`."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    def __get__(self, instance: Any, owner: type | None = None) -> Any: ...
+    def plan(self, *args: P.args, **kwargs: P.kwargs) -> Plan: ...
+
 
 @overload
-def recompute_grad(f: Callable[P, R], *, keep: Keep = (), memory: Memory | None = None) -> Callable[P, R]: ...
+def recompute_grad(f: Callable[P, R], *, keep: Keep = (), memory: None = None) -> Callable[P, R]: ...
+@overload
+def recompute_grad(f: Callable[P, R], *, keep: Keep = (), memory: Memory) -> PlannedFunction[P, R]: ...
 @overload
 def recompute_grad(
-    f: None = None, *, keep: Keep = (), memory: Memory | None = None
+    f: None = None, *, keep: Keep = (), memory: None = None
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+@overload
+def recompute_grad(
+    f: None = None, *, keep: Keep = (), memory: Memory
+) -> Callable[[Callable[P, R]], PlannedFunction[P, R]]: ...
 @tf_internal.autograph_artifact
 @misplaced_calls.explains(
     "recompute_grad",

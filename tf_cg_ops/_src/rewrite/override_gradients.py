@@ -17,7 +17,7 @@ from tf_cg_ops._src.rewrite import built_functions, control_flow, own_gradients
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
 from tf_cg_ops._src.rewrite.overridden_op import attach_rule
 from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
-from tf_cg_ops._src.rewrite.rule_table import Key, Rule, RuleTable
+from tf_cg_ops._src.rewrite.rule_table import Rule, RuleTable
 from tf_cg_ops._src.rewrite.traced_call import ThreadSafeFunction, TracedCall, arrays_to_tensors, spec_of, trace
 
 _API = "override_gradients"
@@ -28,7 +28,7 @@ _WORDING = without_gradient_function(_API)
 @tf_internal.autograph_artifact
 @misplaced_calls.explains(_API, f"{_CALL} As a decorator, write @functools.partial(override_gradients, rules=...).")
 def override_gradients(
-    f: Callable[P, R], rules: Mapping[Key, Rule], *, inside: bool = False, unmatched: str = "error"
+    f: Callable[P, R], rules: Mapping[Any, Rule], *, inside: bool = False, unmatched: str = "error"
 ) -> Callable[P, R]:
     """Returns a copy of `f` in which the ops that you name use your gradients.
 

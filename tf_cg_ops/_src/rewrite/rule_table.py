@@ -13,7 +13,8 @@ from tf_cg_ops._src.core import convert, text
 from tf_cg_ops._src.core.signature import mismatched_signature
 from tf_cg_ops._src.core.types import Structure
 
-# An op type, or a predicate on a tf.Operation.
+# An op type, or a predicate on a tf.Operation. Public functions take any key: for type checkers, a dict whose keys are
+# functions is not one whose keys may be either.
 Key: TypeAlias = str | Callable[[tf.Operation], bool]
 # `rule(op, *dy)` returns the gradients of op.inputs, like a function for tf.RegisterGradient.
 Rule: TypeAlias = Callable[..., Structure]
