@@ -229,7 +229,7 @@ def _check_names(name: str, like: Mapping[str, Any], places: Sequence[Place]) ->
         known = sorted({name_of(place.op) for place in places})
         raise ValueError(
             f"{API}: like, or --intended, must name functions with a custom gradient in '{name}', got "
-            f"{text.quoted(sorted(unknown))}. These are there: {text.quoted(known)}."
+            f"{text.quoted(sorted(unknown))}. These are there: {text.quoted(known) or 'none'}."
         )
 
 
