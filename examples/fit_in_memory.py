@@ -4,9 +4,8 @@
 
 A residual net with batch normalization learns to read digits, and may take 96 MiB for its values and gradients. How
 large can a batch be? `plan(x)` predicts the peak of a training step without running one, so the example finds the
-largest batch by bisection on the plan, for the plain net and for the net in segments that are computed again. Small
-batches whose gradients are added up are no substitute: batch normalization depends on the whole batch, like
-contrastive losses.
+largest batch by bisection on the plan, for the plain net and for the net in segments that are computed again. Adding up
+the gradients of several small batches would not do the same, because batch normalization uses the whole batch.
 
 Then each net is trained with its batch, in a process of its own that measures the peak.
 
@@ -183,7 +182,7 @@ def run(output: pathlib.Path) -> None:
     print(plan)
 
     limit = LIMIT / MIB
-    show("planned: largest batch / that of the plain net", sizes["planned"] / sizes["plain"], "at least", 3.0)
+    show("planned: times the largest batch of the plain net", sizes["planned"] / sizes["plain"], "at least", 3.0)
     show("planned: predicted peak in MiB", predicted["planned"], "at most", limit)
     show("planned: share of the forward pass computed again", plan.extra_compute, "at most", 1.0)
     for name in sizes:

@@ -104,7 +104,7 @@ class _ProcessorTime:
 def in_worker(kind: str, name: str, label: str, sizes: Sequence[int]) -> dict[str, Sampler]:
     """The sampler of a step, in the process that measures.
 
-    The peak is that of the second call: in the first, TensorFlow optimizes the graph, which takes memory of its own.
+    It measures the second call, because TensorFlow optimizes the graph in the first one, and needs memory for that.
     """
     model, x, weights = _MODELS[name](label, *sizes)
     function = cg.recompute_grad(model, memory=_BUDGETS[label]) if label in _BUDGETS else model

@@ -15,7 +15,7 @@ _DECORATORS = {DECORATOR: 2, ONE_ORDER: 1, TF: 0}
 
 
 def in_worker(saved_orders: int) -> dict[str, Sampler]:
-    """The nodes and the time of each function's trace. TFP decorates in each call, with what it finds in TensorFlow."""
+    """The nodes and the time of each function's trace. TFP looks up TensorFlow's decorator at each call."""
     from tensorflow_probability import math
 
     if saved_orders:
@@ -51,7 +51,7 @@ def _samplers(case: str) -> Samplers:
 
 
 def cases(settings: Settings) -> list[Case]:
-    """The trace of each function without its gradient: its nodes, those of called functions included, and its time."""
+    """How many nodes the trace of each function has, with the functions that it calls, and how long it takes."""
     found = []
     for name in settings.pick(list(_FUNCTIONS), ["erfcx"]):
         for kind, unit, rounds in (("nodes", "", 1), ("time", "s", None)):

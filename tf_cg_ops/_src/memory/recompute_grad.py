@@ -235,7 +235,10 @@ class Recomputation:
         trace, _ = _traced(self.wording, function, args, kwargs)
         return self._planned(function, trace)[0]
 
-    def _planned(self, function: Callable[..., Any], trace: TracedCall) -> tuple[Plan, list[PlannedPiece]]:
+    def _planned(
+        self, function: Callable[..., Any], trace: TracedCall
+    ) -> tuple[Plan, list[PlannedPiece], Callable[[Any], bool]]:
+        """The plan, its pieces, and the predicate of what is kept in any case."""
         assert self.memory is not None
         name, inside = text.name_of(function), [*trace.inputs, *trace.outside.inside]
         trained = {id(handle) for variable in trace.variables for handle in handles_of(variable)}
@@ -244,7 +247,7 @@ class Recomputation:
         is_kept = checkpoint_name.predicate(
             self.keep, name, checkpoint_name.operations_of(trace.graph), self.wording.api
         )
-        return make_plan(self.wording.api, name, self.memory, trace.graph, inside, sources, is_kept)
+        return *make_plan(self.wording.api, name, self.memory, trace.graph, inside, sources, is_kept), is_kept
 
     def _in_pieces(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The value of the function, computed in the pieces of a plan."""
@@ -259,8 +262,8 @@ class Recomputation:
         inside = [*trace.inputs, *trace.outside.inside]
 
         def build() -> PiecesOfFunction:
-            is_kept = checkpoint_name.predicate(self.keep, name, checkpoint_name.operations_of(trace.graph), api)
-            return PiecesOfFunction(self.wording, name, trace.graph, inside, self._planned(function, trace)[1], is_kept)
+            _, planned, is_kept = self._planned(function, trace)
+            return PiecesOfFunction(self.wording, name, trace.graph, inside, planned, is_kept)
 
         key = api, checkpoint_name.chosen(self.keep, trace.graph), self.memory
         pieces = find_or_build(key, trace.graph, inside, build)

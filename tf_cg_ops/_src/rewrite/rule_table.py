@@ -19,6 +19,8 @@ Key: TypeAlias = str | Callable[[tf.Operation], bool]
 # `rule(op, *dy)` returns the gradients of op.inputs, like a function for tf.RegisterGradient.
 Rule: TypeAlias = Callable[..., Structure]
 
+_NO_MATCH = "Name one of these types, pass a predicate such as tf_cg_ops.rules.elementwise, or leave the rule out."
+
 # The attribute of a rule of this library that names the types of ops which it would have to change, but cannot.
 UNREACHED = "unreached_types"
 
@@ -127,7 +129,7 @@ class Matching:
         similar = [
             by_lower_case[found] for name in missing for found in difflib.get_close_matches(name, by_lower_case, n=1)
         ]
-        hint = f"Did you mean {text.quoted(similar)}?" if similar else "Name one of these types, or leave the rule out."
+        hint = f"Did you mean {text.quoted(similar)}?" if similar else _NO_MATCH
         raise ValueError(
             f"{self._api}: each key of rules must match an op of {place}, got no match for "
             f"{', '.join(map(_described, unmatched))}. The op types are {there}. {hint}"
