@@ -16,7 +16,7 @@ import tf_cg_ops as cg
 from ..support import c_program
 from ..support.modes import derivative
 from ..support.processes import run_python
-from ..support.saved_models import strip
+from ..support.saved_models import in_a_loop, strip
 from ..support.without_python import DY, WEIGHT, X, gathering, log1pexp, residual, spike, with_tangent
 
 RATE = 0.5
@@ -79,6 +79,7 @@ CASES = {
         lambda x, w: cg.recompute_grad(lambda x: tf.sin(x) * w)(x),
         lambda: (np.sin(X) * WEIGHT, DY * np.cos(X) * WEIGHT, DY * np.sin(X)),
     ),
+    "recompute_grad_in_a_loop": Case(lambda x, w: in_a_loop(cg.recompute_grad(step_of(w)), 2)(x), twice_by_hand),
     "override_gradients": Case(
         lambda x, w: cg.override_gradients(lambda x: tf.sin(x) * w, {"Sin": lambda op, dy: 5.0 * dy})(x),
         lambda: (np.sin(X) * WEIGHT, 5.0 * DY * WEIGHT, DY * np.sin(X)),
@@ -92,9 +93,7 @@ CASES = {
     "while_loop": Case(
         lambda x, w: cg.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, step_of(w)(y)), (0, x), 2)[1], twice_by_hand
     ),
-    "loop": Case(
-        lambda x, w: tf.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, step_of(w)(y)), (0, x))[1], twice_by_hand
-    ),
+    "loop": Case(lambda x, w: in_a_loop(step_of(w), 2)(x), twice_by_hand),
     "conditional": Case(lambda x, w: tf.cond(x[0] > 0.0, lambda: step_of(w)(x), lambda: x), once_by_hand),
     "function": Case(lambda x, w: tf.function(lambda x: step_of(w)(x))(x), once_by_hand),
     "compiled_function": Case(lambda x, w: tf.function(lambda x: step_of(w)(x), jit_compile=True)(x), once_by_hand),
@@ -135,15 +134,17 @@ def stripped(tmp_path_factory):
     values = tf.function(module.values).get_concrete_function(**dict.fromkeys(XS, spec))
     step = tf.function(module.step).get_concrete_function(**dict.fromkeys(XS | DYS, spec))
     tf.saved_model.save(module, folder / "source", signatures={"serving_default": values, "step": step})
-    strip(folder / "source", folder / "target")
+    of = [f"y_{name}" for name in CASES]
+    cg.saved_model.add_gradients(folder / "source", folder / "added", of=of, wrt=[*XS, "variables"])
+    strip(folder / "added", folder / "target")
     return folder / "target"
 
 
 @pytest.fixture(scope="module")
 def results(stripped):
     """What both signatures return, by the place where they run."""
-    signatures = ["step"]
-    program = pathlib.Path(__file__).with_name("programs") / "signatures.py"
+    signatures = ["step", "gradients"]
+    program = pathlib.Path(__file__).with_name("programs") / "signatures_alone.py"
     calls = [[str(stripped), name, {key: value.tolist() for key, value in (XS | DYS).items()}] for name in signatures]
     printed = run_python(program.read_text(), json.dumps(calls), cwd=stripped.parent).stdout
     return {
@@ -158,4 +159,13 @@ def test_a_training_step(results, name, place):
     found = results[place]["step"]
     y, dx, dw = CASES[name].by_hand()
     for key, expected in {f"y_{name}": y, f"d_x_{name}": dx, f"w_{name}": WEIGHT - RATE * dw}.items():
+        np.testing.assert_allclose(found[key], expected, rtol=1e-10, err_msg=key)
+
+
+@pytest.mark.parametrize("place", ["python", "c"])
+@pytest.mark.parametrize("name", CASES)
+def test_an_added_signature(results, name, place):
+    found = results[place]["gradients"]
+    y, dx, dw = CASES[name].by_hand()
+    for key, expected in {f"y_{name}": y, f"d_x_{name}": dx, f"d_w_{name}": dw}.items():
         np.testing.assert_allclose(found[key], expected, rtol=1e-10, err_msg=key)
