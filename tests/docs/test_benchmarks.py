@@ -112,6 +112,11 @@ def test_the_figures_of_the_readme_are_true():
     assert "Tracing a decorated function takes longer" in readme
     found = {one.target.name: one for one in targets.evaluate(cases)}
     assert found["the decorator's trace time, forward"].measured["p20"] > 1
+    loops = [
+        case["ratios"][SQRT][TF_LOOP] for case in cases if case["case"].startswith("time, ") and SQRT in case["ratios"]
+    ]
+    times = [ratio["median"] for ratio in loops]
+    assert f"a loop took {min(times):.2f} to {max(times):.2f} times as long" in readme
 
 
 NETWORKS = networks.networks(quick=True)
