@@ -188,7 +188,7 @@ def kernels(request):
     cuobjdump = find_cuobjdump()
     # It calls nvdisasm, which is installed beside it.
     environment = {**os.environ, "PATH": f"{cuobjdump.parent}{os.pathsep}{os.environ['PATH']}"}
-    command = [cuobjdump, "-sass", "-arch", request.param, cg.sysconfig.get_lib()]
+    command = [cuobjdump, "-sass", "-arch", request.param, cg.sysconfig.get_library()]
     text = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
     text = subprocess.run(["c++filt"], input=text, check=True, capture_output=True, text=True).stdout
     found = {}
