@@ -78,11 +78,11 @@ def custom_jvp(
     >>> import tf_cg_ops as cg
     >>> @cg.custom_jvp
     ... def log1pexp(x):
-    ...     return tf.math.log(1 + tf.exp(x))
+    ...     return tf.maximum(x, 0.0) + tf.math.log1p(tf.exp(-tf.abs(x)))
     >>> @log1pexp.defjvp
     ... def log1pexp_jvp(primals, tangents):
     ...     (x,), (t,) = primals, tangents
-    ...     return log1pexp(x), (1 - 1 / (1 + tf.exp(x))) * t
+    ...     return log1pexp(x), tf.sigmoid(x) * t
     >>> x = tf.constant([0.0, 100.0])
     >>> with tf.autodiff.ForwardAccumulator(x, tf.constant([2.0, 10.0])) as accumulator:
     ...     y = log1pexp(x)

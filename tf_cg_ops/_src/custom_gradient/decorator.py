@@ -44,14 +44,16 @@ def custom_gradient(
     >>> import tf_cg_ops as cg
     >>> @cg.custom_gradient
     ... def log1pexp(x):
-    ...     e = tf.exp(x)
-    ...     return tf.math.log(1 + e), lambda dy: dy * (1 - 1 / (1 + e))
+    ...     value = tf.maximum(x, 0.0) + tf.math.log1p(tf.exp(-tf.abs(x)))
+    ...     return value, lambda dy: dy * tf.sigmoid(x)
     >>> x = tf.constant([0.0, 100.0])
     >>> with tf.GradientTape() as tape:
     ...     tape.watch(x)
     ...     y = log1pexp(x)
     >>> tape.gradient(y, x, output_gradients=tf.constant([2.0, 10.0])).numpy().tolist()
     [1.0, 10.0]
+
+    TensorFlow's own gradient of this formula is 1 at 0, instead of 0.5, because the maximum has a kink there.
 
     `f(*args, **kwargs)` returns a pair `(y, grad_fn)`. The decorated function returns `y`, and its gradient is
 
@@ -60,7 +62,8 @@ def custom_gradient(
     with one upstream gradient in `dy` for each tensor of `y`. `grad_fn` returns one gradient for each argument, in a
     tuple or list, flat or in the structure of the arguments:
 
-    - Return `None` for an argument that has no gradient. You can leave out arguments that hold no Tensor, such as
+    - Return `None` for an argument that has no gradient, in the tuple or list: `[None]` for a single one. `None` alone is
+      an error, since a function without a `return` returns it. You can leave out arguments that hold no Tensor, such as
       `training=True`. It is an error if the gradients then fit in two ways that mean different things.
     - Return the gradients of `**kwargs` in a dict, as in `return dx, {"scale": dscale, "bias": dbias}`: TensorFlow does
       not keep the order of keyword arguments.
@@ -86,7 +89,7 @@ def custom_gradient(
     Raises:
       TypeError: `f` is not a function. When you call it: `f` does not return a pair `(y, grad_fn)`, or reads variables
         that `grad_fn` does not take. When you compute a gradient: `grad_fn` returned complex numbers for a real input,
-        integers or text, or its gradients in something else than a tuple, list, dict or iterator.
+        integers or text, `None` alone, or its gradients in something other than a tuple, list, dict or iterator.
       ValueError: `saved_orders` is less than 1. When you compute a gradient: `grad_fn` returned a wrong number of
         gradients, one of the wrong shape, one for an argument without Tensors, or a dict for something else than a
         dict or `**kwargs`.
@@ -96,7 +99,7 @@ def custom_gradient(
 
     If `grad_fn` raises an exception, you get it unchanged when you compute a gradient.
 
-    Differs from `tf.custom_gradient`, whose documentation has the same example:
+    Differs from `tf.custom_gradient`, whose documentation has a similar example:
 
     - It works in forward mode, for keyword arguments, and in loops and conditionals of a loaded SavedModel, even if
       `grad_fn` reads a tensor from inside the loop.
@@ -107,6 +110,8 @@ def custom_gradient(
     saved_orders = check_saved_orders("custom_gradient", saved_orders)
     if f is None:
         return functools.partial(custom_gradient, saved_orders=saved_orders)
+    if isinstance(f, type) and callable(getattr(f, "forward", None)) and callable(getattr(f, "backward", None)):
+        raise not_a_function("custom_gradient", f, as_in_pytorch(f"{f.__name__}.forward", f"{f.__name__}.backward"))
     if not callable(getattr(f, "__func__", f)):  # A classmethod is not callable.
         raise not_a_function("custom_gradient", f, f"{_DECORATES} {_FOR_VALUES}.")
     return CustomGradient("custom_gradient", f, functools.partial(call_with_gradient, saved_orders=saved_orders))
@@ -122,6 +127,14 @@ def check_saved_orders(api: str, saved_orders: Any) -> int | None:
 
 
 _PASS_THE_FUNCTION = "Pass the function itself, then call the result with its arguments."
+
+
+def as_in_pytorch(forward: str = "forward", backward: str = "backward") -> str:
+    """The advice for forward and backward passes that are written for PyTorch."""
+    return (
+        f"Write tf_cg_ops.custom_vjp({forward}, {backward}). Unlike in PyTorch they take no ctx: forward(*args) returns "
+        "(value, residuals), and backward(residuals, *dys) returns the gradients."
+    )
 
 
 def not_a_function(api: str, value: Any, advice: str = _PASS_THE_FUNCTION) -> TypeError:
@@ -236,6 +249,14 @@ class CustomGradient:
     def __original_wrapped__(self) -> Callable[..., Any]:
         """The name that TensorFlow's decorators have for `__wrapped__`."""
         return self.__tf_cg_ops__().function
+
+    @property
+    def defvjp(self) -> Any:
+        """Raises AttributeError, because JAX's `defvjp` sets both passes of a function."""
+        raise AttributeError(
+            f"{self.__tf_cg_ops__().api}: '{text.name_of(self)}' has no defvjp as in JAX. Write "
+            "tf_cg_ops.custom_vjp(forward, backward), which takes both passes at once."
+        )
 
     def __repr__(self) -> str:
         return f"<{self.__tf_cg_ops__().api} of {self.__qualname__} at {id(self):#x}>"

@@ -303,6 +303,7 @@ class GradientClip(_WithNumber):
     """
 
     _api = "layers.GradientClip"
+    advice = "Name the limit, as in layers.GradientClip(norm=1.0)."
 
     def __init__(
         self,
@@ -369,6 +370,7 @@ class WatchGradient(_Layer):
     """
 
     _api = "layers.WatchGradient"
+    advice = "Name the options, as in layers.WatchGradient(check_numerics=True, name='hidden')."
 
     def __init__(
         self,

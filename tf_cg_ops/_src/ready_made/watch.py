@@ -129,7 +129,7 @@ def watched(
 def check_arguments(api: str, name: Any, check_numerics: Any, print_it: Any, call: Any) -> None:
     """TypeError or ValueError unless `watch_gradient` takes these arguments."""
     if not isinstance(name, str):
-        raise TypeError(f"{api}: name must be a string such as 'logits', got {text.describe(name)}.")
+        raise TypeError(f"{api}: name must be a string such as 'logits', got {text.describe(name)}. It follows x.")
     if not name:
         raise ValueError(f"{api}: name must not be empty. Pass the name to show in messages, such as 'logits'.")
     for argument, value in (("check_numerics", check_numerics), ("print", print_it)):
