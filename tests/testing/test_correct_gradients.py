@@ -22,8 +22,8 @@ Z = RNG.normal(size=[3]) + 1j * RNG.normal(size=[3])
 
 @cg.custom_gradient
 def log1pexp(x):
-    value = tf.maximum(x, 0.0) + tf.math.log1p(tf.exp(-tf.abs(x)))
-    return value, lambda dy: dy * tf.sigmoid(x)
+    y = tf.maximum(x, 0.0) + tf.math.log1p(tf.exp(-tf.abs(x)))
+    return y, lambda dy: dy * tf.sigmoid(x)
 
 
 jvp = cg.custom_jvp(lambda x, y: x * tf.sin(y))

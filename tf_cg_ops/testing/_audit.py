@@ -46,7 +46,7 @@ _BY_DESIGN = {
     "layers.StraightThrough": "a straight-through estimator",
     "grad_pass_through": "the upstream gradient passes unchanged",
     "clip_gradient": "the gradient is clipped",
-    "layers.GradientClip": "the gradient is clipped",
+    "layers.ClipGradient": "the gradient is clipped",
     "override_gradients": "override_gradients chose this gradient",
     "saved_model.override": "saved_model.override chose this gradient",
 }
@@ -68,8 +68,8 @@ def audit(
     >>> import tf_cg_ops as cg
     >>> @cg.custom_gradient
     ... def log1pexp(x):
-    ...     value = tf.maximum(x, 0.0) + tf.math.log1p(tf.exp(-tf.abs(x)))
-    ...     return value, lambda dy: 2 * dy * tf.sigmoid(x)
+    ...     y = tf.maximum(x, 0.0) + tf.math.log1p(tf.exp(-tf.abs(x)))
+    ...     return y, lambda dy: 2 * dy * tf.sigmoid(x)
     >>> report = cg.testing.audit(lambda x: tf.reduce_sum(log1pexp(x) ** 2), [tf.constant([0.5, -1.0])])
     >>> [(row.function, row.verdict, row.detail) for row in report.rows]
     [('log1pexp', 'differs', 'The ratio is 2 everywhere, so a factor is wrong.')]

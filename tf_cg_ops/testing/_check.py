@@ -49,8 +49,8 @@ def check_gradient(
     >>> import tf_cg_ops as cg
     >>> @cg.custom_gradient
     ... def log1pexp(x):
-    ...     value = tf.maximum(x, 0.0) + tf.math.log1p(tf.exp(-tf.abs(x)))
-    ...     return value, lambda dy: dy * tf.sigmoid(x)
+    ...     y = tf.maximum(x, 0.0) + tf.math.log1p(tf.exp(-tf.abs(x)))
+    ...     return y, lambda dy: dy * tf.sigmoid(x)
     >>> report = cg.testing.check_gradient(log1pexp, [tf.constant([0.0, -1000.0, 100.0])], second_order=True)
     >>> len(report.failures)
     0
