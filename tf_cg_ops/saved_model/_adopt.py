@@ -97,7 +97,7 @@ class AdoptReport(Copied):
 
 
 @tf_internal.autograph_artifact
-@misplaced_calls.explains(_API, "Name the options, as in check=False.")
+@misplaced_calls.explains(_API)
 def adopt(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],

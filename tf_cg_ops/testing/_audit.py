@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, text, tf_internal
 from tf_cg_ops._src.core.types import Structure
+from tf_cg_ops._src.keras import dispatch, registration
 from tf_cg_ops._src.rewrite.graph_copy import Replace
 from tf_cg_ops._src.rewrite.traced_call import TracedCall
 from tf_cg_ops.saved_model import _inputs
@@ -68,8 +69,8 @@ def audit(
     >>> import tf_cg_ops as cg
     >>> @cg.custom_gradient
     ... def log1pexp(x):
-    ...     e = tf.exp(x)
-    ...     return tf.math.log1p(e), lambda dy: 2 * dy * e / (1 + e)
+    ...     y = tf.maximum(x, 0.0) + tf.math.log1p(tf.exp(-tf.abs(x)))
+    ...     return y, lambda dy: 2 * dy * tf.sigmoid(x)
     >>> report = cg.testing.audit(lambda x: tf.reduce_sum(log1pexp(x) ** 2), [tf.constant([0.5, -1.0])])
     >>> [(row.function, row.verdict, row.detail) for row in report.rows]
     [('log1pexp', 'differs', 'The ratio is 2 everywhere, so a factor is wrong.')]
@@ -86,7 +87,7 @@ def audit(
       f: A function, a Keras model, a loaded SavedModel, or one of its functions, such as
         `loaded.signatures["serving_default"]`. For a training step, pass the function that computes the loss.
       args: A list or tuple of its arguments, or a dict of them by name. None for random ones that fit the signature of
-        a SavedModel.
+        a SavedModel, or the inputs of a Keras model.
       upstream: The upstream gradient, in the structure of the value of `f`. By default 1 for one number, such as a
         loss, and otherwise random numbers of either sign.
       like: For functions with another gradient on purpose, a function of the same inputs whose gradient it should be,
@@ -259,11 +260,23 @@ def _made_up(f: Any, name: str) -> Any:
     """Random arguments for a function that knows its signature."""
     call = f if hasattr(f, "concrete_functions") else f.__call__  # A loaded object has its function there.
     traces = getattr(call, "concrete_functions", None) or [f]
-    signature = getattr(traces[0], "structured_input_signature", None)
+    signature = getattr(traces[0], "structured_input_signature", None) or _signature_in_keras(f)
     if signature is None:
-        raise TypeError(f"{API}: args must be a list of the arguments of '{name}', which has no signature, got None.")
+        raise TypeError(
+            f"{API}: args must be a list of the arguments of '{name}', which has no signature, got None. Pass [x]."
+        )
     positional, keywords = _inputs.generate(signature, _inputs.SIZES[0])
     return keywords or list(positional)
+
+
+def _signature_in_keras(f: Any) -> Any:
+    """The signature of a Keras model that knows its inputs; None for anything else."""
+    inputs = getattr(f, "inputs", None)  # A list, where `input` has the structure; not every Sequential has both.
+    package = dispatch.package_of_keras_tensors(inputs or ())
+    if not package:
+        return None
+    structure = getattr(f, "input", inputs[0])
+    return (tf.nest.map_structure(registration.module_of(package).FunctionCall.type_spec_of, structure),), {}
 
 
 @contextlib.contextmanager
