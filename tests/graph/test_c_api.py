@@ -17,7 +17,7 @@ DY2 = np.array([3.0, -1.0, 0.5])
 
 
 def run(*arguments, library=None):
-    return c_program.run(library or f"{cg.sysconfig.get_lib()},{cg.sysconfig.get_lib_with_cc()}", *arguments)
+    return c_program.run(library or f"{cg.sysconfig.get_library()},{cg.sysconfig.get_library_with_cc()}", *arguments)
 
 
 # In a SavedModel, where the ops are in functions. test_without_python.py has many more cases, without C.
@@ -43,7 +43,7 @@ def saved_model(tmp_path_factory):
 @pytest.mark.parametrize("name", SAVED)
 def test_value_and_gradient_of_a_saved_model(saved_model, name):
     folder, tensors = saved_model
-    found = run(folder, *tensors[name], *SAVED[name].inputs(), DY, library=cg.sysconfig.get_lib())
+    found = run(folder, *tensors[name], *SAVED[name].inputs(), DY, library=cg.sysconfig.get_library())
     assert not isinstance(found, str), found
     assert_all_close(found.values(), SAVED[name].by_hand(), rtol=1e-12, atol=1e-12)
 
@@ -132,10 +132,12 @@ def test_missing_files_and_tensors_are_errors(tmp_path):
 
 def test_the_model_of_the_example(tmp_path):
     output = run_script(c_program.EXAMPLE / "save_model.py", tmp_path / "saved", cwd=tmp_path).stdout
-    commands = [line.split()[1:] for line in output.splitlines() if line.startswith("./gradient ")]
+    first, *others = [line.split()[1:] for line in output.splitlines() if line.startswith("./gradient ")]
     spikes = 3 * np.array([1.0, 10.0]) / (1 + 10 * np.abs(3 * np.array([0.5, 0.25]) - 1)) ** 2
+    for found, expected in zip(c_program.run(*first).values(), ([1, 0], spikes), strict=True):  # Without the library.
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
     expected = [([0.5, 0.1875], [10, 210]), ([1, 0], spikes), ([0.25, 0.0625], [5, 70]), ([1, 0], spikes)]
-    for (library, *arguments), (value, gradient) in zip(commands, expected, strict=True):
+    for (library, *arguments), (value, gradient) in zip(others, expected, strict=True):
         found = run(*arguments, library=library)
         np.testing.assert_allclose(found["value"], value, rtol=1e-6)
         np.testing.assert_allclose(found["gradient"], gradient, rtol=1e-6)
