@@ -19,18 +19,20 @@ _API = "while_loop"
 @tf_internal.autograph_artifact
 @misplaced_calls.explains(
     _API,
-    "Write while_loop(cond, body, loop_vars, maximum_iterations), with a list or tuple of loop_vars and an upper "
+    "Write while_loop(cond, body, loop_vars, maximum_iterations=...), with a list or tuple of loop_vars and an upper "
     "limit of the steps; cond still ends the loop. Leave out options such as parallel_iterations and shape_invariants.",
 )
 def while_loop(
     cond: Callable[..., tf.Tensor],
     body: Callable[..., Structure],
     loop_vars: Sequence[Structure],
-    maximum_iterations: int | tf.Tensor,
     *,
+    maximum_iterations: int | tf.Tensor,
     checkpoint: str | int | None = "sqrt",
 ) -> Sequence[Structure]:
     """Repeats `body` while `cond` is true, like `tf.while_loop`, and keeps only a few of the steps for the gradient.
+
+    Use it if a long loop needs too much memory for its gradient.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -61,17 +63,14 @@ def while_loop(
       The last `loop_vars`, in their structure.
 
     Raises:
-      TypeError: `cond` or `body` is not a function; `loop_vars` is not a list or tuple, or holds something other than
-        Tensors; `maximum_iterations` is not an integer; `checkpoint` has another type; `body` changes a dtype; `cond`
-        does not return a bool.
-      ValueError: `loop_vars` is empty; `maximum_iterations` is negative; `checkpoint` is not one of the above; `body`
-        changes the structure or a shape; `cond` returns several bools.
+      TypeError: An argument has the wrong type; `body` changes a dtype; `cond` does not return a bool.
+      ValueError: `loop_vars` is empty; `maximum_iterations` or `checkpoint` is out of range; `body` changes the
+        structure or a shape; `cond` returns several bools.
       NotImplementedError: As in `scan`.
 
     Differs from `tf.while_loop`:
 
-    - `maximum_iterations` is required.
-    - The loop variables keep their shapes.
+    - `maximum_iterations` is required, and the loop variables keep their shapes.
     - Variables that `body` assigns are written after the loop.
     - Eager mode traces `body` and `cond`, in each call.
 
