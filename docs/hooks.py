@@ -41,7 +41,7 @@ def on_page_content(html: str, page: Page, **_: Any) -> str:
 
 
 def _with_breaks(cell: re.Match[str]) -> str:
-    between_words = re.compile(r"(?<=\w[._])(?=\w)|(?<=[a-z])(?=[A-Z])")
+    between_words = re.compile(r"(?<=[^\W\d][._])(?=\w)|(?<=[a-z])(?=[A-Z])")
     return re.sub(r"(?<=<code>)[^<]*(?=</code>)", lambda name: between_words.sub("<wbr>", name[0]), cell[0])
 
 
