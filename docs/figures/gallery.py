@@ -1,4 +1,4 @@
-"""Draws the pictures of the README, docs/audit.md and docs/gallery.md again; the last come from the examples and the demo.
+"""Draws the pictures of the README, docs/audit.md and docs/gallery.md again, the last with the examples and the demo.
 
 python docs/figures/gallery.py
 """
