@@ -24,7 +24,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Turns links to examples, which work on GitHub, into links to their pages."""
+    """Turns links to examples, which work on GitHub, into links to their pages, and drops what is only for GitHub."""
+    markdown = re.sub(r"^On GitHub, .*\n", "", markdown, flags=re.MULTILINE)
     return re.sub(r"\]\(\.\./examples/(?:\w+/)?(\w+)\.(?:py|c)\)", r"](examples/\1.md)", markdown)
 
 
