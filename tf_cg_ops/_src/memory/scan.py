@@ -83,7 +83,7 @@ def scan(
       The last carry, and the outputs of all steps, stacked along a new first dimension.
 
     Raises:
-      TypeError: An argument has the wrong type; `f` does not return a pair, or changes a dtype of the carry.
+      TypeError: An argument has the wrong type; `f` does not return a pair, or changes the carry's dtype.
       ValueError: The number of steps is missing, negative or ambiguous; `f` changes the carry's structure or a shape.
       NotImplementedError: `f` has a stateful op that can neither be kept nor run again.
       tf.errors.InvalidArgumentError: The numbers of steps differ at run time.
