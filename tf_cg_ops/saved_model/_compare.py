@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import text, tf_internal
+from tf_cg_ops._src.core import misplaced_calls, text, tf_internal
 from tf_cg_ops._src.core.types import TensorLike
 
 from . import _inputs
@@ -50,6 +50,7 @@ class Comparison:
 
 
 @tf_internal.autograph_artifact
+@misplaced_calls.explains(_API)
 def compare(
     a: str | os.PathLike[str],
     b: str | os.PathLike[str],

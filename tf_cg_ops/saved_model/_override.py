@@ -51,7 +51,11 @@ class OverrideReport(Copied):
 
 
 @tf_internal.autograph_artifact
-@misplaced_calls.explains(_API, "Name the options, as in check=False.")
+@misplaced_calls.explains(
+    _API,
+    "Write saved_model.override(source, target, rules), and name the options, as in check=False. It copies a folder: "
+    "for a function or a model in memory, write tf_cg_ops.override_gradients(f, rules).",
+)
 def override(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],

@@ -54,7 +54,7 @@ class StripReport(Copied):
 
 
 @tf_internal.autograph_artifact
-@misplaced_calls.explains(_API, "Name the options, as in check=False.")
+@misplaced_calls.explains(_API)
 def strip(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],

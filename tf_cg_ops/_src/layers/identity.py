@@ -305,6 +305,7 @@ class ClipGradient(_WithNumber):
     """
 
     _api = "layers.ClipGradient"
+    advice = "Name the limit, as in layers.ClipGradient(norm=1.0)."
 
     def __init__(
         self,
@@ -371,6 +372,7 @@ class WatchGradient(_Layer):
     """
 
     _api = "layers.WatchGradient"
+    advice = "Name the options, as in layers.WatchGradient(check_numerics=True, name='hidden')."
 
     def __init__(
         self,

@@ -113,10 +113,14 @@ class Recompute:
     ) -> None:
         if not isinstance(layer, self.keras.layers.Layer):
             package = self.keras.__name__
+            remedy = (
+                "Use tf_cg_ops.recompute_grad for a function, and the Recompute of the same Keras for a layer."
+                if not isinstance(layer, type)
+                else f"Make an instance of it, as in Recompute({layer.__name__}(...))."
+            )
             raise TypeError(
-                f"{_API}: layer must be a {package}.layers.Layer or a model of {package}, got "
-                f"{_describe(layer)}. Use tf_cg_ops.recompute_grad for a function, and the Recompute of the same Keras "
-                "for a layer."
+                f"{_API}: layer must be a {package}.layers.Layer or a model of {package}, got {_describe(layer)}. "
+                f"{remedy}"
             )
         self._signature = inspect.signature(layer.call)  # Keras reads the signature of `call` in its own __init__.
         self._keep = check_keep(keep, _API)
@@ -189,6 +193,8 @@ def _shape(leaf: Any) -> tuple[int | None, ...] | None:
 
 
 def _describe(value: Any) -> str:
-    if callable(value) and not hasattr(value, "add_weight"):
+    if isinstance(value, type) or not callable(value):
+        return text.describe_type(value)
+    if not hasattr(value, "add_weight"):
         return f"the function '{text.name_of(value)}'"
-    return text.describe_type(value) + (f" of {type(value).__module__.partition('.')[0]}" if callable(value) else "")
+    return f"{text.describe_type(value)} of {type(value).__module__.partition('.')[0]}"

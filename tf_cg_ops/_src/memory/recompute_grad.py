@@ -438,6 +438,9 @@ class _RecomputedCall:
             values, residuals = (
                 [next(after) if _waits(value) else value for value in each] for each in (values, residuals)
             )
+            # Each upstream gradient passes one of its own. oneDNN fuses the gradients of a convolution and of a bias that
+            # read the same op: a cycle if the recomputation waits for the bias, and wrong if they read two outputs.
+            upstream = [library.custom_gradient_barrier([dy], upstream)[0] for dy in upstream]
         sources = [*self.tensors, *self.captures]
         needed = [id(source) not in skipped for source in sources]
         needed += [False] * (len(values) - len(sources))

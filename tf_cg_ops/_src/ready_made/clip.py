@@ -18,7 +18,7 @@ from tf_cg_ops._src.ready_made import loss_scale as loss_scales
 _API = "clip_gradient"
 
 
-@dispatch.takes_keras_tensors(_API)
+@dispatch.takes_keras_tensors(_API, "Name the limit, as in clip_gradient(x, norm=1.0).")
 def clip_gradient(
     x: Structure,
     *,

@@ -48,6 +48,7 @@ def reverse_gradient(x: TensorLike, factor: TensorLike = 1.0) -> tf.Tensor:
 
     Source: Ganin and Lempitsky, "Unsupervised domain adaptation by backpropagation" (2015), arXiv:1409.7495, section 3.
     """
+    _check_order("reverse_gradient", x, factor)
     return scaled("reverse_gradient", x, factor, reverse=True)
 
 
@@ -85,7 +86,16 @@ def scale_gradient(x: TensorLike, factor: TensorLike) -> tf.Tensor:
     TensorFlow has nothing like it. The usual formula, `factor * x + tf.stop_gradient((1 - factor) * x)`, rounds the
     value.
     """
+    _check_order("scale_gradient", x, factor)
     return scaled("scale_gradient", x, factor, reverse=False)
+
+
+def _check_order(api: str, x: Any, factor: Any) -> None:
+    """Raises TypeError for a number as `x` with a Tensor as `factor`: the number has no gradient to multiply."""
+    if isinstance(x, (int, float)) and (tf.is_tensor(factor) or isinstance(factor, tf.Variable)):
+        raise TypeError(
+            f"{api}: x must be a Tensor if factor is one, got the number {x}. x comes first: write {api}(x, {x})."
+        )
 
 
 @tf_internal.autograph_artifact
@@ -96,7 +106,7 @@ def scaled(api: str, x: Any, factor: Any, reverse: bool) -> tf.Tensor:
     if not broadcasts_to(factor.shape, x.shape):
         raise ValueError(
             f"{api}: factor must broadcast to the shape of x, {x.shape}, got the shape {factor.shape}. Pass one "
-            "number, or one for each element of x."
+            "number, or one for each element of x, which is the first argument."
         )
     return embed_tensors(x, [-factor if reverse else factor], [x], [], False, None)
 

@@ -123,7 +123,7 @@ def watched(
 def check_arguments(api: str, name: Any, log: Any, check_numerics: Any, callback: Any) -> None:
     """TypeError or ValueError unless `watch_gradient` takes these arguments."""
     if not isinstance(name, str):
-        raise TypeError(f"{api}: name must be a string such as 'logits', got {text.describe(name)}.")
+        raise TypeError(f"{api}: name must be a string such as 'logits', got {text.describe(name)}. It follows x.")
     if not name:
         raise ValueError(f"{api}: name must not be empty. Pass the name to show in messages, such as 'logits'.")
     for argument, value in (("log", log), ("check_numerics", check_numerics)):
