@@ -105,7 +105,7 @@ def check_gradient(
 
     Raises:
       AssertionError: A gradient, value or tangent is wrong, or raised an exception.
-      ValueError: A mode is unknown; nothing has a derivative; an argument is not finite; `f` is random or too imprecise;
+      ValueError: A mode is unknown; nothing has a derivative; an argument is not finite; `f` is random or imprecise;
         or options do not fit.
       TypeError: An argument has the wrong type or does not fit `f`, or `f` mixes float32 with float64.
       RuntimeError: You call it in a graph.
