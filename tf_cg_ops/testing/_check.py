@@ -207,7 +207,7 @@ def _check_options(
         )
     if not tf.executing_eagerly() or tf.config.functions_run_eagerly():
         raise RuntimeError(
-            f"{API}: must be called in eager mode, got a call in a graph or after "
+            f"{API} must be called in eager mode, got a call in a graph or after "
             "tf.config.run_functions_eagerly(True). Call it outside of tf.function."
         )
 
@@ -266,8 +266,8 @@ def _differentiable_values(name: str, function: FlatFunction, tolerance: float) 
     again = function.call(to_tensors(function.values))
     if len(outputs) != len(again) or not all(map(_is_equal, outputs, again)):
         raise ValueError(
-            f"{API}: '{name}' must return the same value each time, got another one from the second call. If it uses "
-            "random numbers, take tf.random.stateless_uniform and the like, with a fixed seed."
+            f"{API}: '{name}' must return the same value each time, got a different one in the second call. If it uses "
+            "random numbers, draw them with a fixed seed, as with tf.random.stateless_uniform."
         )
     return values
 
