@@ -12,6 +12,7 @@ import tensorflow as tf
 from tf_cg_ops._src.core import convert, misplaced_calls, text, tf_internal
 from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.custom_gradient.custom_jvp import CustomJvp
+from tf_cg_ops._src.keras.dispatch import package_of_keras_tensors
 
 from . import _modes
 from ._compare_modes import ModeComparisons
@@ -106,9 +107,10 @@ def check_gradient(
         TensorFlow itself cannot run `f` in a mode, leave it out of `modes`. The message names the function, argument,
         mode, element and numbers, and the likely mistake if it is recognized.
       ValueError: A mode is unknown; no argument or no output has a derivative; an argument is not finite; `f` is
-        random; the value of `f` has less than double precision, but no tolerance allows for that; `like` or `intended_gradient` returns other shapes, or both are given; `forward_mode` is used with
-        `intended_gradient` or without one of its modes; a tolerance is negative or not finite, `step` is out of range,
-        `seed` is negative, or `max_elements` is not positive.
+        random; its value is float32, but `rtol` and `atol` are below 1e-5; `like` or `intended_gradient` returns other
+        shapes, or both are given; `forward_mode` is used with `intended_gradient` or without one of its modes; a
+        tolerance is negative or not finite, `step` is out of range, `seed` is negative, or `max_elements` is not
+        positive.
       TypeError: `args` is not a list or tuple, or does not fit the signature of `f`; `f`, `like` or `intended_gradient`
         is not a function; `modes` is not a list; a number has the wrong type; `f` mixes float32 with its arguments,
         which are float64.
@@ -139,7 +141,8 @@ def check_gradient(
     arguments = Arguments(f, args, kwargs)
     name = text.name_of(f)
     function = arguments.flatten_function(f, step)
-    values = _differentiable_values(name, function, max(rtol, atol))
+    values = _differentiable_values(name, function)
+    _check_precision(f, name, values, max(rtol, atol))
     numbers = RandomNumbers(seed)
     upstream = [numbers.draw_like(value) for value in values]
     intended = function
@@ -230,7 +233,7 @@ def _check_number(name: str, value: Any, number_type: type, least: float, most: 
         raise ValueError(message)
 
 
-def _differentiable_values(name: str, function: FlatFunction, tolerance: float) -> Arrays:
+def _differentiable_values(name: str, function: FlatFunction) -> Arrays:
     """The outputs that have derivatives; raises an error if the function cannot be differentiated numerically."""
     if not function.names:
         raise ValueError(
@@ -254,13 +257,6 @@ def _differentiable_values(name: str, function: FlatFunction, tolerance: float) 
             "and step=0.1."
         )
         raise TypeError(message) from error
-    for output in filter(has_derivative, outputs):
-        if output.dtype.size < tf.float64.size * (2 if output.dtype.is_complex else 1) and tolerance < _LEAST_TOLERANCE:
-            raise ValueError(
-                f"{API}: cannot check '{name}' with a tolerance of {tolerance:g}, because it computes in "
-                f"{output.dtype.name}: that is the dtype of its value for arguments of float64. Pass rtol=1e-3 and "
-                "step=0.1, or let it compute in float64, as a Keras layer does with dtype='float64'."
-            )
     values = [np.array(output) for output in outputs if has_derivative(output)]
     if not values:
         got = f"only {text.quoted(output.dtype.name for output in outputs)}" if outputs else "no tensor"
@@ -275,6 +271,22 @@ def _differentiable_values(name: str, function: FlatFunction, tolerance: float) 
             "random numbers, take tf.random.stateless_uniform and the like, with a fixed seed."
         )
     return values
+
+
+def _check_precision(f: Any, name: str, values: Arrays, tolerance: float) -> None:
+    """ValueError if the function is known to compute in less than double precision, and the tolerance is too small."""
+    known = [str(value.real.dtype) for value in values]
+    inputs = getattr(f, "inputs", None) or ()
+    if package_of_keras_tensors(inputs):  # A functional model of Keras casts its inputs to these dtypes.
+        known += [tf.as_dtype(tensor.dtype).name for tensor in inputs]
+    else:  # Another layer of Keras casts to this one.
+        known.append(getattr(f, "compute_dtype", "float64"))
+    lower = next((dtype for dtype in known if dtype in ("float32", "float16", "bfloat16")), None)
+    if lower and tolerance < _LEAST_TOLERANCE:
+        raise ValueError(
+            f"{API}: cannot check '{name}' with a tolerance of {tolerance:g}, because it computes in {lower}. Pass "
+            "rtol=1e-3 and step=0.1, or let it compute in float64: in Keras, give Input and all layers dtype='float64'."
+        )
 
 
 def _is_equal(first: tf.Tensor, second: tf.Tensor) -> bool:
