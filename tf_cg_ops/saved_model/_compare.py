@@ -58,6 +58,8 @@ def compare(
 ) -> list[Comparison]:
     """Compares the values and gradients of two SavedModels, for all signatures and the functions of all objects.
 
+    Use it after any change to a SavedModel.
+
     >>> import tempfile
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg

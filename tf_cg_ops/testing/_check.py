@@ -46,6 +46,8 @@ def check_gradient(
 ) -> GradientReport:
     """Checks the gradient of `f` against numeric differentiation in several modes; raises AssertionError if it differs.
 
+    Use it in a test for every gradient that you write.
+
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
     >>> @cg.custom_gradient
@@ -103,28 +105,20 @@ def check_gradient(
       A `GradientReport`, which prints as a table: the worst element for each mode, order and argument.
 
     Raises:
-      AssertionError: A gradient, value or tangent is wrong in some mode, or computing it raised an exception. If
-        TensorFlow itself cannot run `f` in a mode, leave it out of `modes`. The message names the function, argument,
-        mode, element and numbers, and the likely mistake if it is recognized.
-      ValueError: A mode is unknown; no argument or no output has a derivative; an argument is not finite; `f` is
-        random; its value is float32, but `rtol` and `atol` are below 1e-5; `like` or `intended_gradient` returns other
-        shapes, or both are given; `forward_mode` is used with `intended_gradient` or without one of its modes; a
-        tolerance is negative or not finite, `step` is out of range, `seed` is negative, or `max_elements` is not
-        positive.
-      TypeError: `args` is not a list or tuple, or does not fit the signature of `f`; `f`, `like` or `intended_gradient`
-        is not a function; `modes` is not a list; a number has the wrong type; `f` mixes float32 with its arguments,
-        which are float64.
-      RuntimeError: It is called while a graph is built, or while functions run eagerly.
+      AssertionError: A gradient, value or tangent is wrong or raised an exception in some mode.
+      ValueError: A mode is unknown; nothing has a derivative; an argument is not finite; `f` is random or
+        computes in less precision than the tolerances allow for; or options do not fit.
+      TypeError: An argument has the wrong type or does not fit `f`, or `f` mixes float32 with float64.
+      RuntimeError: You call it in a graph.
 
-    Other exceptions of `f` in eager mode reach you unchanged.
+    The message names the function, argument, mode, element and numbers, and the likely mistake. If TensorFlow itself
+    cannot run `f` in a mode, leave it out of `modes`. Other exceptions of `f` in eager mode reach you unchanged.
 
     `f` is not differentiated by the variables that it reads, so pass their values as arguments. Choose arguments that
     are not at a kink.
 
-    Differs from `tf.test.compute_gradient`:
-
-    - It checks the modes that you choose, with random upstream gradients instead of ones and zeros.
-    - It compares for you; `compute_gradient` returns two Jacobians.
+    Differs from `tf.test.compute_gradient`, which returns two Jacobians: it compares for you, in several modes, and
+    with random upstream gradients.
     """
     _check_modes(modes)
     # Reverse mode transposes the rule, so only its tangents show whether it is linear.

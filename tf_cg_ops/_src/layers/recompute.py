@@ -51,6 +51,8 @@ class _OfTheLayer:
 class Recompute:
     """Wraps a layer whose gradient runs it again, so that training keeps only its inputs.
 
+    Use it for blocks of a model that needs too much memory, or with `memory` for the whole model.
+
     >>> import keras
     >>> import tensorflow as tf
     >>> import tf_cg_ops.layers
@@ -84,10 +86,8 @@ class Recompute:
       The call arguments of the layer.
 
     Raises:
-      TypeError: `layer` is not a layer of this Keras; `keep` is neither a list of names nor a function; `memory` is
-        none of the above.
-      ValueError: `memory` is not positive, or a share above 1. When called: a name in `keep` is not given in the layer;
-        `memory` is less than the least possible peak, or bytes although the size of the batch is not known.
+      TypeError: `layer` is not a layer of this Keras; `keep` or `memory` has another type.
+      ValueError: When called: as in `tf_cg_ops.recompute_grad`.
       NotImplementedError: When called: the layer has a stateful op that can neither be kept nor run again.
 
     Unlike `keras.RematScope` alone, it works in `fit` and with dropout, and is saved with the model.

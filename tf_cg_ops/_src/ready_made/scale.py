@@ -14,11 +14,10 @@ from tf_cg_ops._src.keras import dispatch
 
 @dispatch.takes_keras_tensors("reverse_gradient")
 def reverse_gradient(x: TensorLike, factor: TensorLike = 1.0) -> tf.Tensor:
-    """Returns `x` and reverses its gradient, as in domain-adversarial training.
+    """Returns `x` and reverses its gradient, as in domain-adversarial training: `dx = -factor * dy`.
 
-    For an upstream gradient `dy`, the gradient with respect to `x` is
-
-        dx = -factor * dy
+    Use it between features and a domain classifier: the classifier learns to tell the domains apart, and in the same
+    step the features learn to hide them.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -45,6 +44,8 @@ def reverse_gradient(x: TensorLike, factor: TensorLike = 1.0) -> tf.Tensor:
       ValueError: `factor` does not broadcast to the shape of `x`.
       tf.errors.InvalidArgumentError: The same, if the shapes are only known at run time.
 
+    TensorFlow has nothing like it.
+
     Source: Ganin and Lempitsky, "Unsupervised domain adaptation by backpropagation" (2015), arXiv:1409.7495, section 3.
     """
     _check_order("reverse_gradient", x, factor)
@@ -53,11 +54,9 @@ def reverse_gradient(x: TensorLike, factor: TensorLike = 1.0) -> tf.Tensor:
 
 @dispatch.takes_keras_tensors("scale_gradient")
 def scale_gradient(x: TensorLike, factor: TensorLike) -> tf.Tensor:
-    """Returns `x` and scales its gradient.
+    """Returns `x` and scales its gradient: `dx = factor * dy`.
 
-    For an upstream gradient `dy`, the gradient with respect to `x` is
-
-        dx = factor * dy
+    Use it to weaken what one branch or loss of a model teaches the layers before it.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -84,9 +83,8 @@ def scale_gradient(x: TensorLike, factor: TensorLike) -> tf.Tensor:
       ValueError: `factor` does not broadcast to the shape of `x`.
       tf.errors.InvalidArgumentError: The same, if the shapes are only known at run time.
 
-    Differs from the formula `factor * x + tf.stop_gradient((1 - factor) * x)`:
-
-    - The value is `x`, bit for bit. The formula rounds it.
+    TensorFlow has nothing like it. The usual formula, `factor * x + tf.stop_gradient((1 - factor) * x)`, rounds the
+    value.
     """
     _check_order("scale_gradient", x, factor)
     return scaled("scale_gradient", x, factor, reverse=False)
