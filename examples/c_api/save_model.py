@@ -61,8 +61,8 @@ def main() -> None:
     for name, signature in sorted(saved.meta_graphs[0].signature_def.items()):
         if name in ("embed", "spike"):
             tensors = f"{signature.inputs['x'].name} {signature.outputs['y'].name}"
-            print(f"./gradient {cg.sysconfig.get_lib()} {folder / 'model'} {tensors} {numbers}")
-    libraries = f"{cg.sysconfig.get_lib()},{cg.sysconfig.get_lib_with_cc()}"
+            print(f"./gradient {cg.sysconfig.get_library()} {folder / 'model'} {tensors} {numbers}")
+    libraries = f"{cg.sysconfig.get_library()},{cg.sysconfig.get_library_with_cc()}"
     for name in ("embed", "spike"):
         print(f"./gradient {libraries} {folder / 'graph.pb'} x {name} {numbers}")
 

@@ -32,7 +32,7 @@ def run(program, *arguments, library=None):
     """The numbers that the program prints, by name, or the text of its error."""
     arguments = [",".join(map(repr, map(float, a))) if isinstance(a, np.ndarray) else str(a) for a in arguments]
     result = subprocess.run(
-        [program, library or f"{cg.sysconfig.get_lib()},{cg.sysconfig.get_lib_with_cc()}", *arguments],
+        [program, library or f"{cg.sysconfig.get_library()},{cg.sysconfig.get_library_with_cc()}", *arguments],
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
         capture_output=True,
         text=True,
@@ -69,7 +69,7 @@ def saved_model(tmp_path_factory):
 @pytest.mark.parametrize("name", SAVED)
 def test_value_and_gradient_of_a_saved_model(program, saved_model, name):
     folder, tensors = saved_model
-    found = run(program, folder, *tensors[name], *SAVED[name].inputs(), DY, library=cg.sysconfig.get_lib())
+    found = run(program, folder, *tensors[name], *SAVED[name].inputs(), DY, library=cg.sysconfig.get_library())
     assert not isinstance(found, str), found
     assert_all_close(found.values(), SAVED[name].by_hand(), rtol=1e-12, atol=1e-12)
 

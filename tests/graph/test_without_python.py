@@ -31,7 +31,7 @@ def answers(tmp_path_factory):
         MODULE.saved = case.save()
         tf.saved_model.save(MODULE, folder / name, signatures=MODULE.saved)
     tasks = {name: [[x.tolist() for x in case.inputs()], [DY.tolist(), DY2.tolist()]] for name, case in ALL.items()}
-    library = cg.sysconfig.get_lib()
+    library = cg.sysconfig.get_library()
     result = run_python(PROGRAM, folder, library, json.dumps(tasks), cwd=folder)
     return json.loads(result.stdout.splitlines()[-1])
 

@@ -515,13 +515,13 @@ def test_layers_that_differ_by_design():
     inputs = keras.Input([3])
     features = keras.layers.Dense(4)(inputs)
     embedded = cg.layers.EmbedGradient()([features, 2 * keras.ops.ones_like(features), features])
-    outputs = cg.layers.GradientClip(norm=0.1)(cg.layers.StraightThrough(tf.sign)(embedded))
-    model = keras.Model(inputs, keras.layers.Dense(1)(cg.layers.GradientReversal(0.5)(outputs)))
+    outputs = cg.layers.ClipGradient(norm=0.1)(cg.layers.StraightThrough(tf.sign)(embedded))
+    model = keras.Model(inputs, keras.layers.Dense(1)(cg.layers.ReverseGradient(0.5)(outputs)))
     report = cg.testing.audit(model, [X])
     assert [row.verdict for row in report.rows] == ["by design"] * 4
     report.raise_if_wrong()
     seen = []
-    watched = cg.testing.audit(lambda x: tf.reduce_sum(cg.watch_gradient(x, "x", call=seen.append)), [X])
+    watched = cg.testing.audit(lambda x: tf.reduce_sum(cg.watch_gradient(x, "x", callback=seen.append)), [X])
     assert (verdicts(watched), seen) == ([("watch_gradient", "by design")], [])
 
 

@@ -45,7 +45,7 @@ _BY_DESIGN = {
     "layers.StraightThrough": "a straight-through estimator",
     "grad_pass_through": "the upstream gradient passes unchanged",
     "clip_gradient": "the gradient is clipped",
-    "layers.GradientClip": "the gradient is clipped",
+    "layers.ClipGradient": "the gradient is clipped",
     "override_gradients": "override_gradients chose this gradient",
     "saved_model.override": "saved_model.override chose this gradient",
 }

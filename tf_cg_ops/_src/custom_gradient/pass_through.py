@@ -19,6 +19,8 @@ from tf_cg_ops._src.keras import registration
 def grad_pass_through(f: Callable[P, R]) -> Callable[P, R]:
     """Decorates a function so that the upstream gradient passes through it unchanged: `dx = dy`.
 
+    Use it to train through a rounding or a sign. `straight_through` also takes a surrogate.
+
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
     >>> x = tf.constant([0.2, 0.7])

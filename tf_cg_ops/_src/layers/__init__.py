@@ -8,11 +8,11 @@ from tf_cg_ops._src.layers import identity, recompute
 
 # In the alphabetical order of their names.
 _LAYERS: tuple[Any, ...] = (
+    identity.ClipGradient,
     identity.EmbedGradient,
-    identity.GradientClip,
-    identity.GradientReversal,
-    identity.GradientScale,
     recompute.Recompute,
+    identity.ReverseGradient,
+    identity.ScaleGradient,
     identity.StraightThrough,
     identity.WatchGradient,
 )

@@ -194,12 +194,12 @@ class _GradientFactor(_WithNumber):
         self._number.assign(value)
 
 
-class GradientReversal(_GradientFactor):
+class ReverseGradient(_GradientFactor):
     """Returns its input, with the gradient reversed and scaled: `dx = -factor * dy`.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops.layers
-    >>> layer = tf_cg_ops.layers.GradientReversal(0.5)
+    >>> layer = tf_cg_ops.layers.ReverseGradient(0.5)
     >>> x = tf.constant([1.0, 2.0])
     >>> with tf.GradientTape() as tape:
     ...     tape.watch(x)
@@ -227,18 +227,18 @@ class GradientReversal(_GradientFactor):
     Source: Ganin and Lempitsky, "Unsupervised domain adaptation by backpropagation" (2015), arXiv:1409.7495.
     """
 
-    _api, _reverse = "layers.GradientReversal", True
+    _api, _reverse = "layers.ReverseGradient", True
 
     def __init__(self, factor: TensorLike = 1.0, **kwargs: Any) -> None:
         super().__init__(factor, **kwargs)
 
 
-class GradientScale(_GradientFactor):
+class ScaleGradient(_GradientFactor):
     """Returns its input, with the gradient scaled: `dx = factor * dy`.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops.layers
-    >>> layer = tf_cg_ops.layers.GradientScale(0.5)
+    >>> layer = tf_cg_ops.layers.ScaleGradient(0.5)
     >>> x = tf.constant([1.0, 2.0])
     >>> with tf.GradientTape() as tape:
     ...     tape.watch(x)
@@ -246,7 +246,7 @@ class GradientScale(_GradientFactor):
     >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0])).numpy().tolist()
     [0.5, 5.0]
 
-    It is `tf_cg_ops.scale_gradient` as a layer. You can change the factor as in `GradientReversal`.
+    It is `tf_cg_ops.scale_gradient` as a layer. You can change the factor as in `ReverseGradient`.
 
     Args:
       factor: A number, an array that broadcasts to the input, a Variable with `trainable=False`, or a Tensor.
@@ -257,19 +257,19 @@ class GradientScale(_GradientFactor):
       factor: Replaces the layer's factor in this call: a number or a Tensor, for example from a schedule.
     """
 
-    _api, _reverse = "layers.GradientScale", False
+    _api, _reverse = "layers.ScaleGradient", False
 
     # So that Python's message for a missing factor names this class.
     def __init__(self, factor: TensorLike, **kwargs: Any) -> None:
         super().__init__(factor, **kwargs)
 
 
-class GradientClip(_WithNumber):
+class ClipGradient(_WithNumber):
     """Returns its input, with the gradient clipped by value, by norm or by global norm.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops.layers
-    >>> layer = tf_cg_ops.layers.GradientClip(norm=2.5)
+    >>> layer = tf_cg_ops.layers.ClipGradient(norm=2.5)
     >>> x = tf.constant([1.0, 2.0])
     >>> with tf.GradientTape() as tape:
     ...     tape.watch(x)
@@ -285,7 +285,7 @@ class GradientClip(_WithNumber):
 
     >>> import keras
     >>> optimizer = keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD())
-    >>> layer = tf_cg_ops.layers.GradientClip(norm=2.5, loss_scale=optimizer)
+    >>> layer = tf_cg_ops.layers.ClipGradient(norm=2.5, loss_scale=optimizer)
 
     Compile the model with the same optimizer.
 
@@ -302,7 +302,7 @@ class GradientClip(_WithNumber):
       inputs: A Tensor, or a nested structure of Tensors.
     """
 
-    _api = "layers.GradientClip"
+    _api = "layers.ClipGradient"
 
     def __init__(
         self,
@@ -342,7 +342,7 @@ class WatchGradient(_Layer):
     >>> import tensorflow as tf
     >>> import tf_cg_ops.layers
     >>> seen = []
-    >>> layer = tf_cg_ops.layers.WatchGradient(call=seen.append, name="hidden")
+    >>> layer = tf_cg_ops.layers.WatchGradient(callback=seen.append, name="hidden")
     >>> x = tf.constant([1.0, 2.0])
     >>> with tf.GradientTape() as tape:
     ...     tape.watch(x)
@@ -356,9 +356,9 @@ class WatchGradient(_Layer):
     have recovered with a smaller scale.
 
     Args:
+      log: Whether to print the gradient.
       check_numerics: Whether to check that all elements are finite.
-      print: Whether to print the gradient.
-      call: A Python function that gets the gradient as a NumPy array and returns None. Keras saves it by its name:
+      callback: A Python function that gets the gradient as a NumPy array and returns None. Keras saves it by its name:
         register it with `@keras.saving.register_keras_serializable()`.
       loss_scale: What the loss is multiplied by, as in `tf_cg_ops.watch_gradient`. Keras saves a number, and a function
         by its name, but not an optimizer or a Variable.
@@ -373,13 +373,13 @@ class WatchGradient(_Layer):
     def __init__(
         self,
         *,
+        log: bool = False,
         check_numerics: bool = False,
-        print: bool = False,
-        call: Callable[[np.ndarray], None] | None = None,
+        callback: Callable[[np.ndarray], None] | None = None,
         loss_scale: Any = None,
         **kwargs: Any,
     ) -> None:
-        options = {"check_numerics": check_numerics, "print": print, "call": call}
+        options = {"log": log, "check_numerics": check_numerics, "callback": callback}
         super().__init__(options | {"loss_scale": loss_scale}, **kwargs)
         check_arguments(self._api, self.name, *options.values())
 

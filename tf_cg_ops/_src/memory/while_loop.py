@@ -19,15 +19,15 @@ _API = "while_loop"
 @tf_internal.autograph_artifact
 @misplaced_calls.explains(
     _API,
-    "Write while_loop(cond, body, loop_vars, maximum_iterations), with a list or tuple of loop_vars and an upper "
+    "Write while_loop(cond, body, loop_vars, maximum_iterations=...), with a list or tuple of loop_vars and an upper "
     "limit of the steps; cond still ends the loop. Leave out options such as parallel_iterations and shape_invariants.",
 )
 def while_loop(
     cond: Callable[..., tf.Tensor],
     body: Callable[..., Structure],
     loop_vars: Sequence[Structure],
-    maximum_iterations: int | tf.Tensor,
     *,
+    maximum_iterations: int | tf.Tensor,
     checkpoint: str | int | None = "sqrt",
 ) -> Sequence[Structure]:
     """Repeats `body` while `cond` is true, like `tf.while_loop`, and keeps only a few of the steps for the gradient.
