@@ -174,7 +174,7 @@ def adopt(
                 f"{_API}: gradients must be 'saved', 'autodiff', a rule, or a dict of these by places, got "
                 f"{text.describe(choice)}."
             )
-    adoption = _Adoption(gradients)
+    adoption = Adoption(gradients)
     copied = write_changed_copy(_API, source, target, adoption.change, check, gradients=True)
     autodiff: list[Comparison] | None = [] if check else None
     if check and any(each.gradients != _AUTODIFF for each in adoption.adopted):
@@ -185,7 +185,7 @@ def adopt(
     return AdoptReport(*copied, adoption.adopted, autodiff)
 
 
-class _Adoption:
+class Adoption:
     """Replaces foreign gradients by what the user chose for their places, and lists them in `adopted`."""
 
     def __init__(self, gradients: _Choice | Mapping[str, _Choice]) -> None:

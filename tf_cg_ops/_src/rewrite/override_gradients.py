@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -134,6 +134,20 @@ def _with_rules(
 
     Handles that are captured stand for the last of the tensors.
     """
+
+    def flat_function(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        outputs = copy_with_rules(_API, table, place, graph, zip(inside, [*tensors, *captured], strict=True), orders)
+        return [tf.identity(output) for output in outputs]
+
+    return trace(flat_function, [spec_of(tensor) for tensor in inside[: len(inside) - len(captured)]])
+
+
+def copy_with_rules(
+    api: str, table: RuleTable | None, place: str, graph: Any, values: Iterable[tuple[Any, Any]], orders: int = 2
+) -> list[tf.Tensor]:
+    """Copies a traced graph into the default graph for these values, perhaps with rules, and returns its outputs."""
+    if table is None:
+        return GraphCopy(values, _copied).outputs_of(graph)
     matching = table.matching()
     own = own_gradients.OwnGradients(matching, control_flow.functions_of)
 
@@ -143,16 +157,12 @@ def _with_rules(
         if positions is not None and not own.keeps(op, positions, table.inside, own_gradients.name_of(op)):
             outputs = [tf.identity(result) for result in inputs[: len(op.outputs)]]
         rule = matching.rule_for(op) if op.inputs and op.outputs else None
-        return outputs if rule is None else attach_rule(_API, rule, op, inputs, outputs, orders=orders)
+        return outputs if rule is None else attach_rule(api, rule, op, inputs, outputs, orders=orders)
 
-    def flat_function(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        copy = GraphCopy(zip(inside, [*tensors, *captured], strict=True), replace)
-        outputs = [tf.identity(output) for output in copy.outputs_of(graph)]
-        matching.check_all_matched(place)
-        own.check_rules_reach(place, graph.outputs)
-        return outputs
-
-    return trace(flat_function, [spec_of(tensor) for tensor in inside[: len(inside) - len(captured)]])
+    outputs = GraphCopy(values, replace).outputs_of(graph)
+    matching.check_all_matched(place)
+    own.check_rules_reach(place, graph.outputs)
+    return outputs
 
 
 def _copied(copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor]:
