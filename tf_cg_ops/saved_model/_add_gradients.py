@@ -24,6 +24,7 @@ from ._changed_copy import Copied, write_changed_copy
 from ._folder import GRAPH_FILES
 from ._foreign_gradients import is_foreign
 from ._graphs import called, functions_of, raised_as_value_error, reachable, reason_of
+from ._lite import weight_signatures, with_lite_ops
 from ._new_signature import SavedSignature, add_signature, find_signature, unused
 
 _API = "saved_model.add_gradients"
@@ -72,6 +73,8 @@ class AddGradientsReport(Copied):
       name: The name of the signature.
       inputs: A SignatureTensor for each input.
       outputs: A SignatureTensor for each output.
+      weights: A SignatureTensor for each variable, as the signature `weights` returns and `set_weights` takes it; empty
+        unless you asked for `lite` and `update`.
       updated: The names of the variables that a call updates.
       unconnected: The names of the trainable variables without a gradient, because the outputs do not depend on them.
       adopted: An AdoptedGradient for each gradient of `tf.custom_gradient` that was made to work, as `adopt` does.
@@ -80,12 +83,14 @@ class AddGradientsReport(Copied):
     name: str
     inputs: list[SignatureTensor]
     outputs: list[SignatureTensor]
+    weights: list[SignatureTensor]
     updated: list[str]
     unconnected: list[str]
     adopted: list[AdoptedGradient]
 
     def __str__(self) -> str:
-        tensors = [*(("input", each) for each in self.inputs), *(("output", each) for each in self.outputs)]
+        kinds = {"input": self.inputs, "output": self.outputs, "weight": self.weights}
+        tensors = [(kind, each) for kind, tensors in kinds.items() for each in tensors]
         rows = [(label, (each.name, _type_text(each), each.tensor, each.meaning)) for label, each in tensors]
         widths = [max(len(row[i]) for _, row in rows) for i in range(3)]
         lines = [
@@ -115,6 +120,8 @@ def add_gradients(
     loss: str | None = None,
     update: float | None = None,
     rules: Mapping[Any, Rule] | None = None,
+    lite: bool = False,
+    flex: bool = False,
     check: bool = True,
 ) -> AddGradientsReport:
     """Copies a SavedModel, and adds a signature that computes gradients, for programs without Python.

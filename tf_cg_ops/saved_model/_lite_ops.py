@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.ops import composed
-
 
 @dataclass(frozen=True)
 class _Windows:
@@ -110,12 +108,15 @@ def _conv_filter_gradient(op: Any, images: tf.Tensor, _: tf.Tensor, dy: tf.Tenso
     return tf.reshape(tf.matmul(patches, tf.reshape(dy, [-1, kernel[3]]), transpose_a=True), kernel)
 
 
-def _conv_input_gradient(op: Any, _: tf.Tensor, kernel: tf.Tensor, dy: tf.Tensor) -> Any:
+def _conv_input_gradient(op: Any, sizes: tf.Tensor, kernel: tf.Tensor, dy: tf.Tensor) -> Any:
     windows = _Windows.of(op, op.outputs[0].shape, kernel.shape)
     if windows is None or kernel.shape[2] != op.outputs[0].shape[-1]:
         return None
     if windows.dilations == (1, 1) and op.get_attr("padding") != b"EXPLICIT":
-        return None  # LiteRT has this one.
+        strides, padding = op.get_attr("strides"), op.get_attr("padding")
+        return tf.raw_ops.Conv2DBackpropInput(
+            input_sizes=sizes, filter=kernel, out_backprop=dy, strides=strides, padding=padding
+        )  # LiteRT has this one.
     flat_kernel = tf.reshape(kernel, [-1, kernel.shape[3]])
     pieces = tf.matmul(tf.reshape(dy, [-1, kernel.shape[3]]), flat_kernel, transpose_b=True)
     pieces = tf.reshape(pieces, [-1, *windows.count, flat_kernel.shape[0]])
@@ -165,7 +166,9 @@ def _windows_of_pool(op: Any, image: tf.TensorShape) -> _Windows | None:
     return _Windows.of(op, image, kernel) if batch == channels == 1 else None
 
 
-def _batch_norm(op: Any, x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> Any:
+def _batch_norm(
+    op: Any, x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor
+) -> Any:
     if op.get_attr("is_training") or op.get_attr("data_format") != b"NHWC":
         return None
     factor = scale * tf.math.rsqrt(variance + op.get_attr("epsilon"))
@@ -182,7 +185,13 @@ def _batch_norm_gradient(
     slope, wide_dy = tf.math.rsqrt(variance + op.get_attr("epsilon")), tf.cast(dy, scale.dtype)
     axes = list(range(x.shape.rank - 1))
     d_scale = tf.reduce_sum(wide_dy * (tf.cast(x, scale.dtype) - mean), axes) * slope
-    return [tf.cast(wide_dy * (scale * slope), x.dtype), d_scale, tf.reduce_sum(wide_dy, axes), tf.zeros([0]), tf.zeros([0])]
+    return [
+        tf.cast(wide_dy * (scale * slope), x.dtype),
+        d_scale,
+        tf.reduce_sum(wide_dy, axes),
+        tf.zeros([0]),
+        tf.zeros([0]),
+    ]
 
 
 def _cross_entropy(_: Any, logits: tf.Tensor, labels: tf.Tensor) -> Any:
@@ -240,14 +249,12 @@ def _slice_gradient(
 
 
 def _embed_gradient(op: Any, lhs: tf.Tensor, rhs: tf.Tensor, shape: tf.Tensor) -> Any:
-    if lhs.dtype.is_complex or None in (lhs.shape.rank, rhs.shape.rank, shape.shape[0]):
+    same_rank = lhs.shape.rank is not None and lhs.shape.rank == rhs.shape.rank == shape.shape[0]
+    if lhs.dtype.is_complex or not same_rank or any(op.get_attr(name) for name in ("axis", "all_axes", "zero_x")):
         return None
-    attributes = [op.get_attr(name) for name in ("wrt", "zero_x", "axis", "all_axes")]
-    wrt = tf.compat.as_str(attributes[0])
-    # LiteRT does not multiply in a wider type.
-    return composed.embed_grad(
-        lhs, rhs, shape, wrt, *attributes[1:], sum_type=lhs.dtype, broadcast_axes=_broadcast_axes
-    )
+    product = lhs * rhs
+    axes, _ = _broadcast_axes(shape, tf.shape(product, shape.dtype))
+    return tf.reshape(tf.reduce_sum(product, axes), shape)
 
 
 def _passed_on(op: Any, *inputs: tf.Tensor) -> Any:

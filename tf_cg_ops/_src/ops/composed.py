@@ -3,8 +3,7 @@
 It works with unknown shapes and ranks.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -24,12 +23,10 @@ def embed_grad(
     zero_x: bool = False,
     axis: Sequence[int] = (),
     all_axes: bool = False,
-    sum_type: tf.DType | None = None,
-    broadcast_axes: Callable[..., Any] = tf.raw_ops.BroadcastGradientArgs,
 ) -> tf.Tensor:
     """Computes CustomGradientEmbedGrad from the inputs and attributes of that op.
 
-    Sums are computed in the `sum_type`, by default a wider one. It accepts some shapes that the op rejects; TensorFlow raises the other errors.
+    It accepts some shapes that the op rejects; TensorFlow raises the other errors.
     """
     if zero_x:
         return tf.zeros(shape, lhs.dtype)
@@ -38,9 +35,9 @@ def embed_grad(
     aligned = alignment.align(shapes, axis, all_axes)
     left, right = (tf.reshape(operand, aligned[role]) for role, operand in zip(roles, (lhs, rhs), strict=True))
     right = right if wrt == "fx" else tf.math.conj(right)
-    sum_type = sum_type or _SUM_TYPE.get(lhs.dtype, lhs.dtype)
+    sum_type = _SUM_TYPE.get(lhs.dtype, lhs.dtype)
     product = tf.cast(left, sum_type) * tf.cast(right, sum_type)
-    reduction_dims, _ = broadcast_axes(s0=aligned[wrt], s1=tf.shape(product, shape.dtype))
+    reduction_dims, _ = tf.raw_ops.BroadcastGradientArgs(s0=aligned[wrt], s1=tf.shape(product, shape.dtype))
     if lhs.dtype == tf.complex64:
         # Without a sum, a complex product is rounded twice in its own type, unlike a real product.
         product = tf.where(tf.size(reduction_dims) == 0, tf.cast(left * right, sum_type), product)
