@@ -1,6 +1,7 @@
 """An extension of griffe that prepares docstrings for the pages of the API reference; mkdocs.yml names it."""
 
 import html
+import pathlib
 import re
 from typing import Any
 
@@ -20,6 +21,17 @@ _SIGNS = {
     r"(?<!\w)-": "&minus;",
     r"\b(\w+)(?=\()": r"<b>\1</b>",
 }
+# The titles of the guides, which docstrings name, and their pages.
+_GUIDES = {
+    path.read_text().partition("\n")[0].removeprefix("# "): path.stem
+    for path in pathlib.Path(__file__).parents[1].glob("*.md")
+}
+# What a terminal shows as text, as links.
+_LINKS = {
+    r"`(tf_cg_ops(?:\.\w+)+)`": r'<autoref optional identifier="\1"><code>\1</code></autoref>',
+    r"(?<!\S)https://\S+(?<![.,])": r"<\g<0>>",
+    r"arXiv:(\d+\.\d+)": r"[\g<0>](https://arxiv.org/abs/\1)",
+}
 # A section that griffe does not know, and its entries.
 _CALL_ARGUMENTS = re.compile(r"^Call arguments:\n((?:  .*(?:\n|\Z))+)", re.MULTILINE)
 _ARGUMENT = re.compile(r"^  (\w+): ", re.MULTILINE)
@@ -33,7 +45,15 @@ class Extension(griffe.Extension):
         if obj.docstring:
             text = _EXAMPLE.sub(lambda found: f"```pycon\n{found[0].rstrip()}\n```\n", obj.docstring.value)
             text = _FORMULA.sub(_as_formula, text)
+            for pattern, link in _LINKS.items():
+                text = re.sub(pattern, link, text)
+            text = re.sub(r'guide\s+"([^"]+)"', _as_guide, text)
             obj.docstring.value = _CALL_ARGUMENTS.sub(_as_list, text)
+
+
+def _as_guide(named: re.Match[str]) -> str:
+    title = " ".join(named[1].split())
+    return f'guide <a href="../{_GUIDES[title]}.html">{title}</a>'
 
 
 def _as_list(section: re.Match[str]) -> str:

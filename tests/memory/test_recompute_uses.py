@@ -8,6 +8,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
+from ..support import processes
 from ..support.modes import RUNS as MODES
 from ..support.modes import vjp
 
@@ -91,3 +92,36 @@ def test_a_function_with_variables_in_another_one(outer, mode):
     found, expected = (gradients_of(function, mode, [X, VARIABLE], X) for function in (recomputed, outer))
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+# oneDNN fuses the gradients of a convolution and of a bias if both read the same op.
+_CONVOLUTIONS = """
+import numpy as np
+import tensorflow as tf
+import tf_cg_ops as cg
+
+kernel, bias = tf.ones([3, 3, 4, 4]) / 9, tf.constant([0.1, 0.2, 0.3, 0.4])
+x = tf.reshape(tf.sin(tf.range(288.0)), [2, 6, 6, 4])
+convolved = lambda x: tf.nn.conv2d(tf.tanh(x), kernel, 1, "SAME")
+
+def waits_for_the_bias(recomputed):
+    return tf.tanh(tf.nn.bias_add(*recomputed(lambda x, bias: (convolved(x), tf.identity(bias)))(x, bias)))
+
+def has_two_results(recomputed):
+    y, z = recomputed(lambda x, bias: (convolved(x), tf.nn.bias_add(x, bias)))(x, bias)
+    return tf.sin(y) * tf.exp(z)
+
+def gradients(function, recomputed):
+    with tf.GradientTape() as tape:
+        tape.watch([kernel, bias])
+        y = function(recomputed)
+    return tape.gradient(y, [kernel, bias], output_gradients=tf.cos(x))
+
+for function in (waits_for_the_bias, has_two_results):
+    for a, b in zip(*(tf.function(gradients)(function, wrap) for wrap in (cg.recompute_grad, lambda f: f)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5, err_msg=function.__name__)
+"""
+
+
+def test_gradients_of_convolutions_and_biases_with_onednn(tmp_path):
+    processes.run_python(_CONVOLUTIONS, cwd=tmp_path, environment={"TF_ENABLE_ONEDNN_OPTS": "1"})

@@ -245,7 +245,7 @@ def of_the_third(k, a, b, c):
 
 
 def nothing(k, x):
-    return 2 * x, lambda dy: None
+    return 2 * x, lambda dy: [None]
 
 
 def interpolated(k, x, empty):
@@ -535,8 +535,37 @@ def test_a_layer_of_a_remat_scope_is_recomputed():
 
 def test_what_the_user_declares():
     name = next(name for name in NAMED if name.startswith("without_mask"))
-    for like, verdict in (({}, "differs"), ({name: None}, "by design"), ({name: lambda x: x}, "right")):
-        assert verdicts(cg.testing.audit(function_of(name), [X], like=like)) == [(name, verdict)]
+    like = {name: lambda x: x}
+    for declared, verdict in (({}, "differs"), ({"intended": [name]}, "by design"), ({"like": like}, "right")):
+        assert verdicts(cg.testing.audit(function_of(name), [X], **declared)) == [(name, verdict)]
+
+
+def test_what_the_user_declares_by_place(saved):
+    """The functions of a library with a wrapper have one name. They also compute the same here."""
+
+    def wrapped(k):
+        @cg.custom_gradient
+        def f_wrapped(x):
+            return tf.sin(x), lambda dy: k * dy
+
+        return f_wrapped
+
+    def function(x):
+        y = wrapped(1.0)(x)
+        return wrapped(2.0)(y) + wrapped(3.0)(x)
+
+    first = function.__code__.co_firstlineno + 1
+    y, z = f"test_audit.py:{first}", f"test_audit.py:{first + 1}"
+    for declared, expected in (
+        ({"like": {y: tf.identity}}, {y: "right", z: "differs"}),
+        ({"like": {y: tf.identity}, "intended": ["f_wrapped"]}, {y: "right", z: "by design"}),
+        ({"like": {"f_wrapped": tf.identity}, "intended": [z]}, {y: "right", z: "by design"}),
+    ):
+        report = cg.testing.audit(function, [X], **declared)
+        assert {row.line: row.verdict for row in report.rows} == expected
+    loaded = tf.saved_model.load(saved)  # Without lines, so the report shows the nodes.
+    wrong = cg.testing.audit(loaded.signatures["serving_default"], {"x": X[:2]}).wrong[0].node
+    assert not cg.testing.audit(loaded.signatures["serving_default"], {"x": X[:2]}, intended=[wrong]).wrong
 
 
 @pytest.mark.parametrize("factor", [1.0, 7.0])
@@ -661,8 +690,8 @@ def test_wrong_uses(saved):
     right = function_of("log1pexp_0")
     with pytest.raises(ValueError, match="must return floating-point or complex numbers, which have gradients"):
         cg.testing.audit(lambda x: tf.argmax(right(x)), [X])
-    with pytest.raises(ValueError, match=r"got 'relu'\. These are there: 'log1pexp_0'"):
-        cg.testing.audit(right, [X], like={"relu": None})
+    with pytest.raises(ValueError, match=r"got 'relu'\. These functions are there: 'log1pexp_0'"):
+        cg.testing.audit(right, [X], intended=["relu"])
     message = r"audit: like\['log1pexp_0'\] must return the shapes of the value, \[\[4, 3\]\], got \[\[\]\]"
     with pytest.raises(ValueError, match=message):
         cg.testing.audit(right, [X], like={"log1pexp_0": tf.reduce_sum})

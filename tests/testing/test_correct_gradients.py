@@ -22,8 +22,8 @@ Z = RNG.normal(size=[3]) + 1j * RNG.normal(size=[3])
 
 @cg.custom_gradient
 def log1pexp(x):
-    e = tf.exp(x)
-    return tf.math.log(1 + e), lambda dy: dy * (1 - 1 / (1 + e))
+    y = tf.maximum(x, 0.0) + tf.math.log1p(tf.exp(-tf.abs(x)))
+    return y, lambda dy: dy * tf.sigmoid(x)
 
 
 jvp = cg.custom_jvp(lambda x, y: x * tf.sin(y))
@@ -68,6 +68,7 @@ RIGHT = {
     "pairs": (lambda x, y: cg.embed_gradient(x * tf.exp(y), [tf.exp(y), x * tf.exp(y)], [x, y]), [X, Y], FORWARD),
     "holomorphic": (lambda z: cg.embed_gradient(z**3, 3 * z**2, z), [Z], FORWARD),
     "custom_gradient": (log1pexp, [X], SECOND),
+    "far from 0": (log1pexp, [np.array([0.0, 100.0, 1000.0, -1000.0])], SECOND),
     "custom_vjp": (vjp, [X, Y], SECOND),
     "custom_jvp": (jvp, [X, Y], SECOND),
     "recompute_grad": (cg.recompute_grad(lambda x: tf.sin(x) ** 2), [X], SECOND),

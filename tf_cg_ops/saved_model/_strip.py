@@ -54,7 +54,7 @@ class StripReport(Copied):
 
 
 @tf_internal.autograph_artifact
-@misplaced_calls.explains(_API, "Name the options, as in check=False.")
+@misplaced_calls.explains(_API)
 def strip(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],
@@ -95,16 +95,13 @@ def strip(
       A StripReport.
 
     Raises:
-      FileNotFoundError: `source` is not a SavedModel, or lacks files of variables; the parent of `target` is not a
-        folder.
-      NotADirectoryError: `source` is a file.
-      FileExistsError: `target` exists.
+      OSError: `source` is not a complete SavedModel (FileNotFoundError, NotADirectoryError), `target` exists
+        (FileExistsError), or its parent is not a folder.
       TypeError: An argument has the wrong type.
-      ValueError: The SavedModel cannot be read, is malformed, or cannot be loaded for the check; `target` lies inside
-        `source`.
+      ValueError: TensorFlow cannot read or load the model, or `target` lies inside `source`.
       RuntimeError: The stripped model fails, or computes other values.
 
-    If there is an error, nothing is written.
+    If there is an error, nothing is written. TensorFlow has nothing like it.
     """
     changes = _Changes()
 

@@ -129,8 +129,8 @@ class LikeError(ValueError):
 class Computation:
     """The graph of a place as a function of its leaves and of what else was recorded."""
 
-    def __init__(self, place: Place, name: str, like: Callable[..., Any] | None) -> None:
-        self.place, self.like, self._name = place, like, name
+    def __init__(self, place: Place, declared: str, like: Callable[..., Any] | None) -> None:
+        self.place, self.like, self._declared = place, like, declared
         self._run: list[tf.Tensor] = []
         self._traces: dict[bool, Any] = {}
         self._has: dict[bool, list[list[bool]]] = {}
@@ -217,7 +217,7 @@ class Computation:
             got, expected = [y.shape for y in values], [y.shape for y in self.place.results]
             if len(got) != len(expected) or not all(map(tf.TensorShape.is_compatible_with, got, expected)):
                 raise LikeError(
-                    f"{API}: like[{self._name!r}] must return the shapes of the value, "
+                    f"{API}: like[{self._declared!r}] must return the shapes of the value, "
                     f"{[shape.as_list() for shape in expected]}, got {[shape.as_list() for shape in got]}."
                 )
         return [tf.identity(in_double(y) if double else y) for y in values]

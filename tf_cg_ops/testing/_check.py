@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, text, tf_internal
+from tf_cg_ops._src.core import convert, misplaced_calls, text, tf_internal
 from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.custom_gradient.custom_jvp import CustomJvp
 
@@ -21,9 +21,12 @@ from ._report import GradientReport, Tolerances, in_one_line
 
 # A smaller step is lost in the rounding of the argument; a larger one changes its sign.
 _STEP_RANGE = (1e-12, 1.0)
+# What numeric differentiation can reach if the value has less than double precision.
+_LEAST_TOLERANCE = 1e-5
 
 
 @tf_internal.autograph_artifact
+@misplaced_calls.explains(API, f"Write {API}(f, [x]), and name the options, as in modes=['eager'].")
 def check_gradient(
     f: Callable[..., Structure],
     args: Sequence[Structure],
@@ -42,13 +45,15 @@ def check_gradient(
 ) -> GradientReport:
     """Checks the gradient of `f` against numeric differentiation in several modes; raises AssertionError if it differs.
 
+    Use it in a test for every gradient that you write.
+
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
     >>> @cg.custom_gradient
     ... def log1pexp(x):
-    ...     e = tf.exp(x)
-    ...     return tf.math.log(1 + e), lambda dy: dy * (1 - 1 / (1 + e))
-    >>> report = cg.testing.check_gradient(log1pexp, [tf.constant([0.5, -1.0, 3.0])], second_order=True)
+    ...     y = tf.maximum(x, 0.0) + tf.math.log1p(tf.exp(-tf.abs(x)))
+    ...     return y, lambda dy: dy * tf.sigmoid(x)
+    >>> report = cg.testing.check_gradient(log1pexp, [tf.constant([0.0, -1000.0, 100.0])], second_order=True)
     >>> len(report.failures)
     0
 
@@ -99,27 +104,20 @@ def check_gradient(
       A `GradientReport`, which prints as a table: the worst element for each mode, order and argument.
 
     Raises:
-      AssertionError: A gradient, value or tangent is wrong in some mode, or computing it raised an exception. If
-        TensorFlow itself cannot run `f` in a mode, leave it out of `modes`. The message names the function, argument,
-        mode, element and numbers, and the likely mistake if it is recognized.
-      ValueError: A mode is unknown; no argument or no output has a derivative; an argument is not finite; `f` is
-        random; `like` or `intended_gradient` returns other shapes, or both are given; `forward_mode` is used with
-        `intended_gradient` or without one of its modes; a tolerance is negative or not finite, `step` is out of range,
-        `seed` is negative, or `max_elements` is not positive.
-      TypeError: `args` is not a list or tuple, or does not fit the signature of `f`; `f`, `like` or `intended_gradient`
-        is not a function; `modes` is not a list; a number has the wrong type; `f` mixes float32 with its arguments,
-        which are float64.
-      RuntimeError: It is called while a graph is built, or while functions run eagerly.
+      AssertionError: A gradient, value or tangent is wrong or raised an exception in some mode.
+      ValueError: A mode is unknown; nothing has a derivative; an argument is not finite; `f` is random or
+        computes in less precision than the tolerances allow for; or options do not fit.
+      TypeError: An argument has the wrong type or does not fit `f`, or `f` mixes float32 with float64.
+      RuntimeError: You call it in a graph.
 
-    Other exceptions of `f` in eager mode reach you unchanged.
+    The message names the function, argument, mode, element and numbers, and the likely mistake. If TensorFlow itself
+    cannot run `f` in a mode, leave it out of `modes`. Other exceptions of `f` in eager mode reach you unchanged.
 
     `f` is not differentiated by the variables that it reads, so pass their values as arguments. Choose arguments that
     are not at a kink.
 
-    Differs from `tf.test.compute_gradient`:
-
-    - It checks the modes that you choose, with random upstream gradients instead of ones and zeros.
-    - It compares for you; `compute_gradient` returns two Jacobians.
+    Differs from `tf.test.compute_gradient`, which returns two Jacobians: it compares for you, in several modes, and
+    with random upstream gradients.
     """
     _check_modes(modes)
     # Reverse mode transposes the rule, so only its tangents show whether it is linear.
@@ -136,7 +134,7 @@ def check_gradient(
     arguments = Arguments(f, args, kwargs)
     name = text.name_of(f)
     function = arguments.flatten_function(f, step)
-    values = _differentiable_values(name, function)
+    values = _differentiable_values(name, function, max(rtol, atol))
     numbers = RandomNumbers(seed)
     upstream = [numbers.draw_like(value) for value in values]
     intended = function
@@ -227,7 +225,7 @@ def _check_number(name: str, value: Any, number_type: type, least: float, most: 
         raise ValueError(message)
 
 
-def _differentiable_values(name: str, function: FlatFunction) -> Arrays:
+def _differentiable_values(name: str, function: FlatFunction, tolerance: float) -> Arrays:
     """The outputs that have derivatives; raises an error if the function cannot be differentiated numerically."""
     if not function.names:
         raise ValueError(
@@ -251,6 +249,13 @@ def _differentiable_values(name: str, function: FlatFunction) -> Arrays:
             "and step=0.1."
         )
         raise TypeError(message) from error
+    for output in filter(has_derivative, outputs):
+        if output.dtype.size < tf.float64.size * (2 if output.dtype.is_complex else 1) and tolerance < _LEAST_TOLERANCE:
+            raise ValueError(
+                f"{API}: cannot check '{name}' with a tolerance of {tolerance:g}, because it computes in "
+                f"{output.dtype.name}: that is the dtype of its value for arguments of float64. Pass rtol=1e-3 and "
+                "step=0.1, or let it compute in float64, as a Keras layer does with dtype='float64'."
+            )
     values = [np.array(output) for output in outputs if has_derivative(output)]
     if not values:
         got = f"only {text.quoted(output.dtype.name for output in outputs)}" if outputs else "no tensor"

@@ -17,8 +17,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 MISSING: Any = object()
 
 
-def explains(api: str, advice: str) -> Callable[[Function], Function]:
-    """Decorates a public function: if a call does not fit its signature, the error ends with this advice."""
+def explains(api: str, advice: str = "") -> Callable[[Function], Function]:
+    """Decorates a public function: if a call does not fit its signature, the error ends with the advice of check_fits."""
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)

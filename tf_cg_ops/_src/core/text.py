@@ -22,6 +22,8 @@ def describe(value: Any) -> str:
     """Describes a value by its contents, or by its type where that says more."""
     if isinstance(value, _FUNCTIONS):
         return f"the function '{name_of(value)}'"
+    if isinstance(value, type):
+        return describe_type(value)
     if isinstance(value, tf.Tensor):
         return f"a Tensor of dtype {value.dtype.name}"
     if hasattr(value, "dtype") and not isinstance(value, (np.ndarray, np.generic)):
@@ -31,7 +33,9 @@ def describe(value: Any) -> str:
 
 
 def describe_type(value: Any) -> str:
-    """The type of a value, with an article: "an int", "a tuple of 2 (Tensor, NoneType)"."""
+    """The type of a value, with an article: "an int", "a tuple of 2 (Tensor, NoneType)"; a class by its name."""
+    if isinstance(value, type):
+        return f"the class '{name_of(value)}'"
     if type(value) is tuple:
         return f"a tuple of {len(value)} ({', '.join(map(_type_name, value))})"
     noun = _type_name(value)
@@ -41,6 +45,15 @@ def describe_type(value: Any) -> str:
 def _type_name(value: Any) -> str:
     # Users know tf.Tensor, and not its classes for eager mode and for graphs.
     return "Tensor" if isinstance(value, tf.Tensor) else type(value).__name__
+
+
+def add_note(error: Exception, note: str) -> None:
+    """Adds a sentence to an exception of the user's own code, which Python prints below it.
+
+    The exception itself stays as it is. Python 3.10 has no notes.
+    """
+    if hasattr(error, "add_note") and note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
 
 
 def quoted(names: Iterable[str]) -> str:

@@ -256,13 +256,14 @@ class _Tangents:
         structured = tf.nest.pack_sequence_as(self.primals, by_leaf)
         try:
             answer = self.rule(self.primals, structured, **options)
-        except TypeError as error:
+        except Exception as error:
+            parameters = ", ".join(["primals", "tangents", *options])
             signature = mismatched_signature(self.rule, (self.primals, structured), options)
             if signature is None:
+                text.add_note(error, f"{self._subject} is called as rule({parameters}), with two tuples.")
                 raise
             raise TypeError(
-                f"{self._subject} must take ({', '.join(['primals', 'tangents', *options])}), got "
-                f"{text.name_of(self.rule)}{signature}."
+                f"{self._subject} must take ({parameters}), got {text.name_of(self.rule)}{signature}."
             ) from error
         if not isinstance(answer, (tuple, list)) or len(answer) != 2:
             raise TypeError(

@@ -106,7 +106,10 @@ def custom_vjp(
         parameters=", ".join(["residuals", "*dys", *nondiff_argnames, *["needed"][:takes_needed]]),
         binds_arguments=True,
         names_keywords=True,
+        how_to_call="Unlike in PyTorch, forward takes no ctx: it returns (value, residuals).",
         takes_other_upstream=_TAKES_OTHER_UPSTREAM,
+        wrong_shape=f"{Wording.wrong_shape} {_ORDER}",
+        raised=f"raised in {{subject}}. {_ORDER}",
     )
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -139,6 +142,7 @@ def custom_vjp(
     return CustomGradient("custom_vjp", forward, run)
 
 
+_ORDER = "The order of its arguments is {gradient_function}({parameters})."
 _TAKES_OTHER_UPSTREAM = (
     "{subject} must take the residuals and {upstream} (one for each leaf of the value), got backward{signature}. Write "
     "backward({parameters})."

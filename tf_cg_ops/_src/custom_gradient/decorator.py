@@ -63,8 +63,9 @@ def custom_gradient(
     with one upstream gradient in `dy` for each tensor of `y`. `grad_fn` returns one gradient for each argument, in a
     tuple or list, flat or in the structure of the arguments:
 
-    - Return `None` for an argument that has no gradient. You can leave out arguments without a Tensor, such as
-      `training=True`, if it stays clear which arguments your gradients belong to.
+    - Return `None` for an argument that has no gradient; `[None]` if it is the only one, because a function without a
+      `return` returns `None`, which is an error. You can leave out arguments without a Tensor, such as `training=True`,
+      if it stays clear which arguments your gradients belong to.
     - Return the gradients of `**kwargs` in a dict, as in `return dx, {"scale": dscale, "bias": dbias}`.
     - Arguments can be nested structures, `tf.experimental.ExtensionType`s, and values that are not tensors.
     - A gradient of another floating-point dtype is cast to the dtype of its argument. Anything else must fit.
@@ -85,13 +86,13 @@ def custom_gradient(
       A function with the signature of `f` that returns its `y`, in the same structure.
 
     Raises:
-      TypeError: `f` does not return `(y, grad_fn)`; `grad_fn` does not take the `variables`; a gradient is not numeric,
-        or complex for a real input.
+      TypeError: `f` does not return `(y, grad_fn)`; `grad_fn` does not take the `variables`, or returns None; a
+        gradient is not numeric, or complex for a real input.
       ValueError: `saved_orders` is less than 1; the gradients do not fit the arguments in number, structure or shape.
       RuntimeError: A loaded model lacks this gradient or order.
       tf.errors.InvalidArgumentError: A shape is wrong at run time.
 
-    Exceptions of `f` and `grad_fn` reach you unchanged.
+    Exceptions of `f` and `grad_fn` reach you unchanged, some with a note that helps.
 
     Differs from `tf.custom_gradient`, whose documentation has a similar example:
 
@@ -104,6 +105,8 @@ def custom_gradient(
     saved_orders = check_saved_orders("custom_gradient", saved_orders)
     if f is None:
         return functools.partial(custom_gradient, saved_orders=saved_orders)
+    if isinstance(f, type) and callable(getattr(f, "forward", None)) and callable(getattr(f, "backward", None)):
+        raise not_a_function("custom_gradient", f, as_in_pytorch(f"{f.__name__}.forward", f"{f.__name__}.backward"))
     if not callable(getattr(f, "__func__", f)):  # A classmethod is not callable.
         raise not_a_function("custom_gradient", f, f"{_DECORATES} {_FOR_VALUES}.")
     return CustomGradient("custom_gradient", f, functools.partial(call_with_gradient, saved_orders=saved_orders))
@@ -119,6 +122,14 @@ def check_saved_orders(api: str, saved_orders: Any) -> int | None:
 
 
 _PASS_THE_FUNCTION = "Pass the function itself, then call the result with its arguments."
+
+
+def as_in_pytorch(forward: str = "forward", backward: str = "backward") -> str:
+    """The advice for forward and backward passes that are written for PyTorch."""
+    return (
+        f"Write tf_cg_ops.custom_vjp({forward}, {backward}). Unlike in PyTorch they take no ctx: forward(*args) returns "
+        "(value, residuals), and backward(residuals, *dys) returns the gradients."
+    )
 
 
 def not_a_function(api: str, value: Any, advice: str = _PASS_THE_FUNCTION) -> TypeError:
@@ -233,6 +244,14 @@ class CustomGradient:
     def __original_wrapped__(self) -> Callable[..., Any]:
         """The name that TensorFlow's decorators have for `__wrapped__`."""
         return self.__tf_cg_ops__().function
+
+    @property
+    def defvjp(self) -> Any:
+        """Raises AttributeError, because JAX's `defvjp` sets both passes of a function."""
+        raise AttributeError(
+            f"{self.__tf_cg_ops__().api}: '{text.name_of(self)}' has no defvjp as in JAX. Write "
+            "tf_cg_ops.custom_vjp(forward, backward), which takes both passes at once."
+        )
 
     def __repr__(self) -> str:
         return f"<{self.__tf_cg_ops__().api} of {self.__qualname__} at {id(self):#x}>"

@@ -11,7 +11,7 @@ from tf_cg_ops._src.core import text
 
 def _not_traced(place: str) -> str:
     return (
-        f"the gradient of '{{function}}' is not there, because TensorFlow could not trace {place}: {{error}}. "
+        f"the gradient of '{{function}}' is not in this file, because TensorFlow could not trace {place}: {{error}}. "
         f"Correct {place}, or compute it with TensorFlow operations."
     )
 
@@ -39,6 +39,7 @@ class Wording:
     binds_arguments: bool = False
     # Whether the user orders the gradients. TensorFlow does not keep the order of `**kwargs`.
     names_keywords: bool = False
+    how_to_call: str = ""  # Follows the message about arguments that do not fit the user's function.
     takes_no_variables: str = (
         "{gradient_function} must take the keyword argument 'variables', got {gradient_function}{signature}. Write "
         "{gradient_function}({parameters}, variables=None) and return (gradients of the inputs, gradients of the "
@@ -53,6 +54,10 @@ class Wording:
         "{subject} must return a gradient of {expected} for {argument}, got {got}. Return a gradient with the "
         "structure of the input."
     )
+    nothing: str = (
+        "{subject} must return one gradient for each input ({names}), got None, as from a function without a return "
+        "statement. Return the gradient, or [None] if no input has one."
+    )
     no_tensor: str = (
         "{subject} must return a Tensor for {argument}, got {got}. Return None for an input that has no gradient."
     )
@@ -63,6 +68,8 @@ class Wording:
     )
     no_rule: str = f"{_NO_RULE}, or save it: {{api}}(..., saved_orders={{order}})."
     not_traced: str = _not_traced("{gradient_function}")
+    # A note on exceptions that the user's gradient function raises.
+    raised: str = ""
 
     def subject_of(self, function: str) -> str:
         """The start of a message about the gradients of this function."""
@@ -77,6 +84,21 @@ class Wording:
         """The message for a gradient function that raised this exception while it was traced."""
         error = f"{type(exception).__name__}: {exception}".removesuffix(".")
         return self.message(self.not_traced, function, error=error)
+
+    def add_notes(self, function: str, error: Exception) -> None:
+        """Adds what helps to an exception of the user's gradient function."""
+        if self.raised:
+            text.add_note(error, self.message(self.raised, function))
+        self.add_note_about_numpy(self.subject_of(function).partition(": ")[2], error)
+
+    def add_note_about_numpy(self, subject: str, error: Exception) -> None:
+        """Adds the remedy to the exception that a symbolic Tensor raises in NumPy."""
+        if isinstance(error, NotImplementedError) and not tf.executing_eagerly():
+            text.add_note(
+                error,
+                f"{self.api}: in a graph, {subject} gets symbolic Tensors, which NumPy cannot compute with. Use "
+                "TensorFlow's functions, such as tf.sign for np.sign, or wrap it with tf_cg_ops.numpy_function.",
+            )
 
     def wrong_number_message(self, function: str, number: int, names: list[str]) -> str:
         """The message for a number of gradients that does not fit the inputs with these names."""

@@ -53,8 +53,8 @@ def embed_gradient(
     - `fx` and `gx` can have more dimensions in front, for outputs that share one `x`. For a Jacobian, pass `axis=None`
       and a `gx` of shape `fx.shape + x.shape`.
 
-    The guide "Shapes" has a table of cases, second derivatives, and more about a `gx` that is a function. Only shapes
-    are checked, so if `x` is square, or a batch is as large as an event, a wrong `axis` goes unnoticed.
+    The guide "Shapes and second derivatives" has a table of cases, and more about a `gx` that is a function. Only
+    shapes are checked, so if `x` is square, or a batch is as large as an event, a wrong `axis` goes unnoticed.
 
     Args:
       fx: The value, of dtype float16, bfloat16, float32, float64, complex64 or complex128. Python numbers and NumPy

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tf_cg_ops._src.core import convert, misplaced_calls, text, tf_internal
 from tf_cg_ops._src.core.signature import check_argument_names, has_parameter
 from tf_cg_ops._src.core.types import Structure
-from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
+from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, not_a_function
 from tf_cg_ops._src.external.adjoint import call_with_gradient
 from tf_cg_ops._src.external.arguments import API, find_tensors
 from tf_cg_ops._src.external.python_call import Call, Options
@@ -36,6 +36,8 @@ def numpy_function(
     name: str | None = None,
 ) -> Callable[..., Structure]:
     """Makes a differentiable TensorFlow function from a Python function of NumPy arrays.
+
+    Use it to train through SciPy, a simulator, or other code that TensorFlow cannot differentiate.
 
     >>> import numpy as np
     >>> import tensorflow as tf
@@ -74,7 +76,8 @@ def numpy_function(
 
         dx = vjp(residuals, *dy)
 
-    It runs in this Python process only: not under XLA, and not in a SavedModel. The guide "Solvers and black boxes" has
+    It runs in this Python process only: not under XLA, and not in a SavedModel. A graph does not call `f` if it uses
+    neither its value nor its gradient. The guide "Solvers and black boxes" has
     examples with `vjp` and `jvp`, second derivatives, complex numbers and the limits.
 
     Args:
@@ -89,8 +92,7 @@ def numpy_function(
         for each differentiable input. Forward mode needs it if there is a `vjp`.
       batched: Whether one call computes a batch. In `tf.vectorized_map`, one call then gets all members: without an
         `output_signature` with one more dimension in front, otherwise as one longer batch. A Tensor without a gradient
-        that differs between the members needs a call for each. `tf.map_fn` runs one element at a time, so there `f` is
-        also called for each. In a graph `f` is not called if neither its value nor its gradient is used.
+        that differs between the members needs a call for each, and so does `tf.map_fn`.
       nondiff_argnames: The names of arguments of `f` that have no gradient.
       name: A name for the operations.
 
@@ -98,23 +100,16 @@ def numpy_function(
       A function with the signature of `f` that returns Tensors, in the structure of `output_signature`.
 
     Raises:
-      TypeError: `f`, `vjp` or `jvp` is not a function, `output_signature` does not hold TensorSpecs of these dtypes, or
-        `batched` is not a bool. At the call: an argument does not convert to a Tensor, there is neither an
-        `output_signature` nor a differentiable input, `f` does not return a pair, or a result is not an array of
-        numbers, or is complex but must be real.
-      ValueError: `f` does not have an argument in `nondiff_argnames`, the rank of `output_signature` is unknown, or
-        there is a `jvp` without a `vjp`. At the call: a result has the wrong shape or structure, or a gradient is
-        missing or `None`.
-      NotImplementedError: XLA compiles the function, you use forward mode with a `vjp` but no `jvp`, or in eager mode
-        you compute a second derivative without a `vjp` of Tensors.
-      tf.errors.OpError: In a graph: `f` raised an exception, its results have one of these errors, or you compute a
-        second derivative without a `vjp` of Tensors.
+      TypeError: An argument has the wrong type or dtype; `f` does not return a pair; there is neither a differentiable
+        input nor an `output_signature`.
+      ValueError: `nondiff_argnames` or a result does not fit, or `jvp` lacks a `vjp`.
+      NotImplementedError: Under XLA, in forward mode without a `jvp`, or for second derivatives (see the guide).
+      tf.errors.OpError: In a graph: one of these, or an exception of `f`.
 
-    Differs from `tf.numpy_function`:
-
-    - It decorates a function; `tf.numpy_function` calls one.
-    - It has gradients, and the static shape of `output_signature`.
+    Differs from `tf.numpy_function`, which calls a function and returns values without gradients and static shapes.
     """
+    if not callable(f):
+        raise not_a_function(API, f, _ADVICE_FOR_CALLS)
     _check_options(output_signature, vjp, jvp, batched)
     dtypes = [spec.dtype for spec in tf.nest.flatten(output_signature)] if output_signature is not None else []
     float_dtype = next((dtype for dtype in dtypes if dtype in convert.DTYPES), None)

@@ -85,7 +85,8 @@ class EmbedGradient(_Layer):
     >>> tape.gradient(y, v, output_gradients=tf.constant([[1.0, 10.0, 100.0]])).numpy().tolist()
     [[0.5, 10.0, 10.0]]
 
-    It is `tf_cg_ops.embed_gradient` as a layer. The function works in functional models, too.
+    It is `tf_cg_ops.embed_gradient` as a layer, with the same formula, shapes and errors. The function works in
+    functional models, too.
 
     Args:
       axis: The event dimensions of `x`: None, an int or a sequence of ints.
@@ -214,7 +215,7 @@ class ReverseGradient(_GradientFactor):
     or pass a factor with each call. A number becomes a weight that is not trained, but saved with the other weights.
     After loading, the layer has a weight of its own instead of your Variable.
 
-    It is `tf_cg_ops.reverse_gradient` as a layer.
+    It is `tf_cg_ops.reverse_gradient` as a layer, with the same formula, shapes and errors.
 
     Args:
       factor: A number, an array that broadcasts to the input, a Variable with `trainable=False`, or a Tensor.
@@ -246,7 +247,8 @@ class ScaleGradient(_GradientFactor):
     >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0])).numpy().tolist()
     [0.5, 5.0]
 
-    It is `tf_cg_ops.scale_gradient` as a layer. You can change the factor as in `ReverseGradient`.
+    It is `tf_cg_ops.scale_gradient` as a layer, with the same formula, shapes and errors. You can change the factor as
+    in `ReverseGradient`.
 
     Args:
       factor: A number, an array that broadcasts to the input, a Variable with `trainable=False`, or a Tensor.
@@ -277,8 +279,8 @@ class ClipGradient(_WithNumber):
     >>> tape.gradient(y, x, output_gradients=tf.constant([3.0, -4.0])).numpy().tolist()
     [1.5, -2.0]
 
-    It is `tf_cg_ops.clip_gradient` as a layer. To change the limit without retracing, assign to `layer.limit`. An
-    optimizer's `clipnorm` is something else: it clips the gradients of weights.
+    It is `tf_cg_ops.clip_gradient` as a layer, with the same formula, shapes and errors. To change the limit without
+    retracing, assign to `layer.limit`. An optimizer's `clipnorm` clips the gradients of weights instead.
 
     **Under `mixed_float16`, pass the optimizer as `loss_scale`.** Keras multiplies the loss by some 32,768 there, and
     without `loss_scale` the layer clips the gradient of that loss, so almost nothing of it is left:
@@ -303,6 +305,7 @@ class ClipGradient(_WithNumber):
     """
 
     _api = "layers.ClipGradient"
+    advice = "Name the limit, as in layers.ClipGradient(norm=1.0)."
 
     def __init__(
         self,
@@ -350,10 +353,10 @@ class WatchGradient(_Layer):
     >>> tape.gradient(y, x, output_gradients=tf.constant([3.0, -4.0])).numpy().tolist(), seen[0].tolist()
     ([3.0, -4.0], [3.0, -4.0])
 
-    It is `tf_cg_ops.watch_gradient` as a layer. The gradient goes by the name of the layer. Compile the model with
-    `jit_compile=False`, because none of these options works under XLA. Under `mixed_float16`, pass the optimizer as
-    `loss_scale`: otherwise `check_numerics` ends the training at the first overflow, from which the optimizer would
-    have recovered with a smaller scale.
+    It is `tf_cg_ops.watch_gradient` as a layer, with the same formula, shapes and errors. The gradient goes by the name
+    of the layer. Compile the model with `jit_compile=False`, because none of these options works under XLA. Under
+    `mixed_float16`, pass the optimizer as `loss_scale`: otherwise `check_numerics` ends the training at the first
+    overflow, from which the optimizer would have recovered with a smaller scale.
 
     Args:
       log: Whether to print the gradient.
@@ -369,6 +372,7 @@ class WatchGradient(_Layer):
     """
 
     _api = "layers.WatchGradient"
+    advice = "Name the options, as in layers.WatchGradient(check_numerics=True, name='hidden')."
 
     def __init__(
         self,
@@ -411,7 +415,7 @@ class StraightThrough(_Layer):
     >>> y.numpy().tolist(), tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0, 100.0])).numpy().tolist()
     ([-1.0, -1.0, 1.0], [0.0, 10.0, 100.0])
 
-    It is `tf_cg_ops.straight_through` as a layer.
+    It is `tf_cg_ops.straight_through` as a layer, with the same formula, shapes and errors.
 
     Args:
       f: `"sign"`, `"round"`, `"floor"`, `"ceil"`, `"heaviside"` (1 above 0, else 0), or a function. Keras saves your

@@ -32,6 +32,8 @@ def while_loop(
 ) -> Sequence[Structure]:
     """Repeats `body` while `cond` is true, like `tf.while_loop`, and keeps only a few of the steps for the gradient.
 
+    Use it if a long loop needs too much memory for its gradient.
+
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
     >>> x = tf.constant(3.0)
@@ -61,17 +63,14 @@ def while_loop(
       The last `loop_vars`, in their structure.
 
     Raises:
-      TypeError: `cond` or `body` is not a function; `loop_vars` is not a list or tuple, or holds something other than
-        Tensors; `maximum_iterations` is not an integer; `checkpoint` has another type; `body` changes a dtype; `cond`
-        does not return a bool.
-      ValueError: `loop_vars` is empty; `maximum_iterations` is negative; `checkpoint` is not one of the above; `body`
-        changes the structure or a shape; `cond` returns several bools.
+      TypeError: An argument has the wrong type; `body` changes a dtype; `cond` does not return a bool.
+      ValueError: `loop_vars` is empty; `maximum_iterations` or `checkpoint` is out of range; `body` changes the
+        structure or a shape; `cond` returns several bools.
       NotImplementedError: As in `scan`.
 
     Differs from `tf.while_loop`:
 
-    - `maximum_iterations` is required.
-    - The loop variables keep their shapes.
+    - `maximum_iterations` is required, and the loop variables keep their shapes.
     - Variables that `body` assigns are written after the loop.
     - Eager mode traces `body` and `cond`, in each call.
 

@@ -99,9 +99,9 @@ def implicit_root(
       A function with the signature of `solve` that returns its `y`, or `(y, aux)`.
 
     Raises:
-      TypeError: An argument has the wrong type; `y` or the residual does not have one dtype; `solve` does not return a
-        pair with `has_aux`.
-      ValueError: A shape or structure differs from `y`; `y` is a scalar with `batched`; the residual has no derivative.
+      TypeError: An argument has the wrong type; `y` or the residual does not have one dtype; with `has_aux`, `solve`
+        does not return a pair.
+      ValueError: A structure or shape differs from `y`, or the residual has no derivative.
       RuntimeError: You compute a third derivative in a loaded model.
       tf.errors.InvalidArgumentError: The Jacobian is singular, or `y` is not a root.
 

@@ -33,6 +33,8 @@ def watch_gradient(
 ) -> Structure:
     """Returns `x`, and prints, checks or records its gradient.
 
+    Use it to find out where a gradient vanishes, explodes or becomes nan.
+
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
     >>> seen = []
@@ -43,28 +45,25 @@ def watch_gradient(
     >>> tape.gradient(y, x).numpy().tolist(), seen[0].tolist()
     ([6.0, 16.0], [3.0, 4.0])
 
-    The gradient passes through unchanged, to the bit. Choose one or more options; they act when the gradient is
-    computed:
+    The gradient passes through bit for bit: `dx = dy`. Choose one or more options, which act when it is computed:
 
     - `log` prints its shape, norm, smallest and largest element, and some elements to standard error;
     - `check_numerics` raises an error with the name in it if an element is infinite or nan;
     - `callback` gets it as a NumPy array: `callback=history.append` keeps every gradient.
 
-    In mixed precision with float16 the loss is multiplied by a loss scale; Keras does this by itself for
-    `mixed_float16`. With `loss_scale`, `log` and `callback` show the gradient divided by it, in float32 instead of 16
-    bits. `check_numerics` then lets an infinity or nan pass while the scale is above 1 and can shrink, because the
-    optimizer skips the step and tries a smaller scale. (A scale that is a Python or NumPy number cannot shrink.)
+    They work in eager mode, `tf.function`, TensorFlow 1 graphs, loops and Keras. Under XLA each is an error, and in a
+    SavedModel `callback` is. Gradients you don't use aren't computed, so they show nothing. If you use `x` several
+    times, you see the sum of its gradients; to see one part, watch that use alone. A `tf.IndexedSlices`, as after
+    `tf.gather`, is shown dense, and passes through sparse.
 
-    All work in eager mode, `tf.function`, TensorFlow 1 graphs, loops and Keras. Under XLA each is an error, and in a
-    SavedModel `callback` is.
+    In mixed precision with float16, as Keras's `mixed_float16`, the loss is multiplied by a loss scale. With
+    `loss_scale`, `log` and `callback` show the gradient divided by it, in float32 instead of 16 bits. `check_numerics`
+    then lets an infinity or nan pass while the scale is above 1 and can shrink, because the optimizer skips the step
+    and tries a smaller scale. (A Python or NumPy number cannot shrink.)
 
-    Gradients you don't use aren't computed, so they show nothing. If you use `x` several times, you see the sum of its
-    gradients; to see one part, watch that use alone. If the gradient is a `tf.IndexedSlices`, as after `tf.gather`, you
-    see it dense, and it passes through sparse.
-
-    Under `tf.vectorized_map`, and so in Jacobians, `log` and `check_numerics` see all members at once, and
-    `callback` sees one after the other; TensorFlow also runs the first member alone. In forward mode you also see a
-    gradient for an upstream that TensorFlow makes up.
+    Under `tf.vectorized_map`, and so in Jacobians, `log` and `check_numerics` see all members at once, and `callback`
+    one after the other; TensorFlow also runs the first member alone. In forward mode you also see a gradient for an
+    upstream that TensorFlow makes up.
 
     Args:
       x: A Tensor or Variable of dtype float16, bfloat16, float32, float64, complex64 or complex128, or a nested
@@ -82,19 +81,14 @@ def watch_gradient(
       The values of `x`, in its structure.
 
     Raises:
-      TypeError: `x` does not have one of these dtypes, `name` is not a string, `log` or `check_numerics` is not a
-        bool, `callback` is not callable, or `loss_scale` is none of the above. When a gradient is computed in eager
-        mode: `callback` returned something.
-      ValueError: `name` is empty, `x` is empty, you passed none of `log`, `check_numerics` and `callback`, or
-        `loss_scale` is not a single finite number above 0.
-      NotImplementedError: When you compute a gradient: XLA would compile it.
-      tf.errors.InvalidArgumentError: When a gradient is computed: `check_numerics` found an element that is not finite.
-      tf.errors.OpError: When a gradient is computed in a graph: `callback` raised an exception or returned something.
+      TypeError: An argument has the wrong type or dtype; in eager mode, `callback` returned something.
+      ValueError: `name` or `x` is empty; you chose no option; or `loss_scale` is not a single finite number above 0.
+      NotImplementedError: XLA would compile it.
+      tf.errors.InvalidArgumentError: `check_numerics` found an element that is not finite.
+      tf.errors.OpError: In a graph: `callback` raised an exception or returned something.
 
-    Differs from `tf.debugging.enable_check_numerics`, from `tf.debugging.check_numerics` and from a hook in PyTorch:
-
-    - The first checks the values and gradients of all ops, the second a value; this checks one gradient.
-    - It cannot change the gradient, as a hook can; use `tf_cg_ops.custom_gradient` for that.
+    Differs from `tf.debugging.enable_check_numerics`, which checks all ops, and `tf.debugging.check_numerics`, which
+    checks a value. It cannot change the gradient, as a hook in PyTorch can; use `tf_cg_ops.custom_gradient` for that.
     """
     return watched(_API, x, name, log, check_numerics, callback, loss_scale)
 
@@ -129,7 +123,7 @@ def watched(
 def check_arguments(api: str, name: Any, log: Any, check_numerics: Any, callback: Any) -> None:
     """TypeError or ValueError unless `watch_gradient` takes these arguments."""
     if not isinstance(name, str):
-        raise TypeError(f"{api}: name must be a string such as 'logits', got {text.describe(name)}.")
+        raise TypeError(f"{api}: name must be a string such as 'logits', got {text.describe(name)}. It follows x.")
     if not name:
         raise ValueError(f"{api}: name must not be empty. Pass the name to show in messages, such as 'logits'.")
     for argument, value in (("log", log), ("check_numerics", check_numerics)):

@@ -81,10 +81,9 @@ def override_gradients(
       A function with the signature and the value of `f`.
 
     Raises:
-      TypeError: An argument has the wrong type; a rule does not take `(op, *dy)`, or returns something
-        other than Tensors, or complex numbers for a real input.
-      ValueError: `rules` is empty; a rule matches no op that it can reach (the message lists the op types), or returns
-        the wrong number of gradients or a wrong shape.
+      TypeError: An argument has the wrong type; a rule does not take `(op, *dy)`, or returns a wrong type or dtype.
+      ValueError: `rules` is empty; a rule matches no op that it can reach (the message lists the op types), or its
+        gradients do not fit in number or shape.
       NotImplementedError: `f` has control flow of TensorFlow 1.
 
     Differs from `tf.Graph.gradient_override_map` of TensorFlow 1, which TensorFlow 2 does not replace: it changes a
