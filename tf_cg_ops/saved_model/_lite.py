@@ -107,3 +107,14 @@ def weight_signatures(variables: Mapping[str, tf.Variable]) -> dict[str, Any]:
         "weights": tf.function(weights, autograph=False).get_concrete_function(),
         "set_weights": tf.function(set_weights, autograph=False).get_concrete_function(**specs),
     }
+
+
+def let_the_converter_see_all_signatures(meta_graph: Any) -> None:
+    """Gives a model that Keras exported an attribute without which the converter only takes its default signature.
+
+    See `tf.lite.TFLiteConverter.from_saved_model`. The attribute is another name of the exported function.
+    """
+    attributes = meta_graph.object_graph_def.nodes[0].children
+    nodes = {child.local_name: child.node_id for child in attributes}
+    if "serve" in nodes and "_default_save_signature" not in nodes:
+        attributes.add(local_name="_default_save_signature", node_id=nodes["serve"])
