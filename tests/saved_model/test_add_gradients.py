@@ -1,5 +1,7 @@
 """add_gradients: a signature of the copy computes the tape's gradients, and all that was there before stays."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -8,31 +10,37 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.processes import run_python
-from ..support.saved_models import contents, proto_of
+from ..support.saved_models import contents, in_a_loop, proto_of
 from ..support.sources import ROOT
 
 SPEC = tf.TensorSpec([None, 3], tf.float64, name="x")
 RNG = np.random.default_rng(5)
+UNKNOWN = 6  # A size that the model does not know.
 X = RNG.normal(size=[4, 3])
 
 
 class Case:
-    """A model: how to save it, its function, its variables, inputs, and what to differentiate with respect to."""
+    """A model, its function, its variables, inputs, and what to differentiate with respect to."""
 
-    def __init__(self, save, function, variables, inputs, wrt):
-        self.save, self.function, self.variables, self.inputs, self.wrt = save, function, variables, inputs, wrt
+    def __init__(self, module, function, variables, inputs, wrt):
+        self.module, self.function, self.variables, self.inputs, self.wrt = module, function, variables, inputs, wrt
+
+    def save(self, folder):
+        if isinstance(self.module, keras.Model):
+            self.module.export(folder, verbose=False)
+        else:
+            tf.saved_model.save(self.module, folder, signatures=self.function)
 
 
 def keras_case(x, *layers, wrt=("x", "variables")):
     keras.utils.set_random_seed(1)
-    inputs = keras.Input([*(None if n == 6 else n for n in x.shape[1:])], dtype=x.dtype.name, name="x")
-    y = inputs
+    shape = [None if n == UNKNOWN else n for n in x.shape[1:]]
+    inputs = y = keras.Input(shape, dtype=x.dtype.name, name="x")
     for layer in layers:
         y = layer(y)
     model = keras.Model(inputs, y)
-    save = lambda folder: model.export(folder, verbose=False)  # noqa: E731
     variables = [variable.value for variable in model.trainable_variables]
-    return Case(save, lambda x: {"output_0": model(x)}, variables, {"x": x}, list(wrt))
+    return Case(model, lambda x: {"output_0": model(x)}, variables, {"x": x}, list(wrt))
 
 
 def attend(x):
@@ -41,13 +49,16 @@ def attend(x):
 
 
 def module_case(function, spec=SPEC, x=X, wrt=("x", "variables"), variables=True):
-    """A module with a function of x and a variable."""
+    """A module with a function of x, and perhaps of a variable."""
     module = tf.Module()
-    module.w = tf.Variable(np.array([2.0, 3.0, -1.0]), name="w")
-    f = (lambda x: function(x, module.w)) if variables else function
-    module.f = tf.function(lambda x: {"y": f(x)}, input_signature=[spec])
-    save = lambda folder: tf.saved_model.save(module, folder, signatures=module.f)  # noqa: E731
-    return Case(save, module.f, [module.w] if "variables" in wrt else [], {"x": x}, list(wrt))
+    module.w = tf.Variable([2.0, 3.0, -1.0], name="w", dtype=tf.float64)
+    arguments = [module.w] if variables else []
+
+    @tf.function(input_signature=[spec], autograph=False)
+    def f(x):
+        return {"y": function(x, *arguments)}
+
+    return Case(module, f, [module.w] if "variables" in wrt else [], {"x": x}, list(wrt))
 
 
 @tf.custom_gradient
@@ -73,7 +84,45 @@ def scanned(x, w):
 
 
 def root(x, w):
-    return cg.implicit_root(lambda x: tf.sin(x) / w, lambda y, x: y * w - tf.sin(x))(x)
+    return cg.implicit_root(lambda y, x: y * w - tf.sin(x), lambda x: tf.sin(x) / w)(x)
+
+
+def lookup():
+    """A table and a constant that is too large for the graph, besides a variable."""
+    keys = tf.constant(["a", "b"])
+    table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, tf.constant([0, 2])), 1)
+    large = tf.constant(RNG.normal(size=[3, 100]))
+    word = tf.TensorSpec([None], tf.string, name="x")
+    case = module_case(
+        lambda x, w: tf.gather(w, table.lookup(x))[:, None] * tf.gather(large, table.lookup(x)),
+        word,
+        np.array(["b", "a", "?", "b"]),
+        ["variables"],
+    )
+    case.module.table, case.module.large = table, large
+    return case
+
+
+def shared():
+    """A variable with two names, a frozen one, and one that y does not depend on; sizes are unknown."""
+    module = tf.Module()
+    module.w = module.again = tf.Variable(X[0], name="a/w")
+    module.frozen = tf.Variable(X[1], trainable=False)
+    module.unused = tf.Variable(1.0)
+
+    @tf.function(input_signature=[SPEC, tf.TensorSpec(None, tf.float64, name="z")])
+    def f(x, z):
+        return {
+            "y": tf.tanh(x * module.w) * module.again * module.frozen * z,
+            "other": x + tf.cast(module.unused, x.dtype),
+        }
+
+    return Case(module, f, [module.w], {"x": X, "z": X[:, :1]}, ["x", "z", "variables"])
+
+
+def complex_case():
+    spec = tf.TensorSpec([None, 3], tf.complex128, name="x")
+    return module_case(lambda x: x**2 * tf.math.conj(x), spec, X + 1j * X[::-1], ["x"], variables=False)
 
 
 MODELS = {
@@ -85,6 +134,34 @@ MODELS = {
         keras.layers.Flatten(),
         keras.layers.Dense(5),
     ),
+    "lstm": lambda: keras_case(
+        RNG.normal(size=[4, UNKNOWN, 3]).astype(np.float32), keras.layers.LSTM(4), keras.layers.Dense(2)
+    ),
+    "transformer": lambda: keras_case(
+        RNG.integers(0, 20, [4, UNKNOWN]).astype(np.int32),
+        keras.layers.Embedding(20, 8),
+        attend,
+        keras.layers.GlobalAveragePooling1D(),
+        keras.layers.Dense(3),
+        wrt=["variables"],
+    ),
+    "loop": lambda: module_case(spiral),
+    "unbounded_loop": lambda: module_case(unbounded),
+    "cond": lambda: module_case(lambda x, w: tf.cond(x[0, 0] > 0.0, lambda: x * w, lambda: tf.sin(w * x))),
+    "compiled": lambda: module_case(tf.function(lambda x, w: tf.sin(x) * w, jit_compile=True)),
+    "custom_gradient": lambda: module_case(lambda x, w: steeper(x) * w),
+    "custom_gradient_in_a_loop": lambda: module_case(lambda x, w: in_a_loop(steeper)(x) * w),
+    "embed_gradient": lambda: module_case(lambda x, w: cg.embed_gradient(tf.sign(x), x**2, x) * w),
+    "recompute_grad": lambda: module_case(lambda x, w: cg.recompute_grad(lambda x: tf.sin(tf.sin(x) * w))(x)),
+    "scan": lambda: module_case(scanned),
+    "straight_through": lambda: module_case(lambda x, w: cg.straight_through(tf.round, "sigmoid")(x * w)),
+    "implicit_root": lambda: module_case(root),
+    "tf_custom_gradient": lambda: module_case(lambda x, w: steep(x) * w),
+    "tf_custom_gradient_in_a_loop": lambda: module_case(lambda x, w: in_a_loop(steep)(x) * w),
+    "shared": shared,
+    "without_variables": lambda: module_case(tf.sin, wrt=["x"], variables=False),
+    "complex": complex_case,
+    "table": lookup,
 }
 
 
@@ -100,30 +177,33 @@ class Added:
         with tf.GradientTape() as tape:
             tape.watch(sources)
             values = case.function(**inputs)
-        ((self.of, y),) = values.items()
-        dy = RNG.normal(size=y.shape).astype(y.dtype.as_numpy_dtype)
+        self.of, y = max(values.items())
+        dy = RNG.normal(size=y.shape).astype(y.dtype.as_numpy_dtype) * (1.0 - 0.5j if y.dtype.is_complex else 1.0)
         self.gradients = [tf.convert_to_tensor(dx) for dx in tape.gradient(y, sources, tf.constant(dy))]
         self.value = y
         self.report = cg.saved_model.add_gradients(self.source, folder, of=self.of, wrt=case.wrt)
-        np.savez(folder.with_suffix(".npz"), **case.inputs, **{f"d_{self.of}": dy})
+        self.inputs = case.inputs | {f"d_{self.of}": dy}
+
+    def outputs(self):
+        """The outputs of the signature in a fresh process."""
+        np.savez(self.target.with_suffix(".npz"), **self.inputs)
+        code = (ROOT / "tests" / "saved_model" / "programs" / "signature.py").read_text()
+        run_python(code, self.target, "gradients", cwd=self.target.parent)
+        with np.load(f"{self.target}_out.npz") as arrays:
+            return dict(arrays)
 
 
 @pytest.fixture(scope="module")
 def added(tmp_path_factory):
-    """All models by name."""
     folder = tmp_path_factory.mktemp("add_gradients")
     (folder / "sources").mkdir()
-    models = {name: Added(make(), folder / name) for name, make in MODELS.items()}
-    code = (ROOT / "tests" / "saved_model" / "programs" / "signatures.py").read_text()
-    run_python(code, folder, "gradients", cwd=folder)
-    return models
+    return functools.cache(lambda name: Added(MODELS[name](), folder / name))
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_in_a_fresh_process_the_signature_has_the_value_and_the_gradients_of_the_tape(name, added):
-    model = added[name]
-    with np.load(f"{model.target}_out.npz") as outputs:
-        outputs = dict(outputs)
+    model = added(name)
+    outputs = model.outputs()
     assert sorted(outputs) == sorted(each.name for each in model.report.outputs)
     tolerance = 1e-5 if model.value.dtype == tf.float32 else 1e-12
     np.testing.assert_allclose(outputs[model.of], model.value, rtol=tolerance, atol=tolerance)
@@ -135,7 +215,7 @@ def test_in_a_fresh_process_the_signature_has_the_value_and_the_gradients_of_the
 
 @pytest.mark.parametrize("name", MODELS)
 def test_all_that_was_there_stays_and_the_file_grows_by_less_than_twice_the_graph(name, added):
-    model = added[name]
+    model = added(name)
     assert contents(model.source) == model.before
     assert {each.verdict for each in model.report.comparisons} == {"equal, bit for bit"}
     before, after = contents(model.source), contents(model.target)
@@ -152,12 +232,11 @@ def test_all_that_was_there_stays_and_the_file_grows_by_less_than_twice_the_grap
 
 
 def test_a_session_finds_the_tensors_that_the_report_names(added):
-    model = added["cnn"]
+    model = added("cnn")
     rows = {each.name: each.tensor for each in [*model.report.inputs, *model.report.outputs]}
-    with np.load(f"{model.target}.npz") as inputs, np.load(f"{model.target}_out.npz") as outputs:
-        inputs, outputs = dict(inputs), dict(outputs)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         tf.compat.v1.saved_model.load(session, ["serve"], str(model.target))
-        found = session.run({name: rows[name] for name in outputs}, {rows[name]: x for name, x in inputs.items()})
-    for name, array in outputs.items():
+        fetched = {each.name: each.tensor for each in model.report.outputs}
+        found = session.run(fetched, {rows[name]: x for name, x in model.inputs.items()})
+    for name, array in model.outputs().items():
         np.testing.assert_array_equal(found[name], array)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
+import numbers
 import os
 import pathlib
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -21,11 +23,10 @@ from tf_cg_ops._src.rewrite.traced_call import trace
 
 from ._adopt import AdoptedGradient, Adoption
 from ._changed_copy import Copied, write_changed_copy
-from ._folder import GRAPH_FILES
+from ._folder import GRAPH_FILES, read_saved_model
 from ._foreign_gradients import is_foreign
 from ._graphs import called, functions_of, raised_as_value_error, reachable, reason_of
-from ._lite import weight_signatures, with_lite_ops
-from ._new_signature import SavedSignature, add_signature, find_signature, unused
+from ._new_signature import add_signature, find_signature, unused
 
 _API = "saved_model.add_gradients"
 _VARIABLES = "variables"
@@ -48,7 +49,7 @@ class SignatureTensor:
 
     Attributes:
       name: Its name in the signature.
-      dtype: The name of its dtype.
+      dtype: Its dtype, such as "float32".
       shape: Its dimensions, with None for an unknown one; None if even their number is unknown.
       meaning: What it is, such as "gradient of dense/kernel".
       tensor: Its name in the graph, for programs that run a session, such as one in C.
@@ -73,8 +74,6 @@ class AddGradientsReport(Copied):
       name: The name of the signature.
       inputs: A SignatureTensor for each input.
       outputs: A SignatureTensor for each output.
-      weights: A SignatureTensor for each variable, as the signature `weights` returns and `set_weights` takes it; empty
-        unless you asked for `lite` and `update`.
       updated: The names of the variables that a call updates.
       unconnected: The names of the trainable variables without a gradient, because the outputs do not depend on them.
       adopted: An AdoptedGradient for each gradient of `tf.custom_gradient` that was made to work, as `adopt` does.
@@ -83,14 +82,12 @@ class AddGradientsReport(Copied):
     name: str
     inputs: list[SignatureTensor]
     outputs: list[SignatureTensor]
-    weights: list[SignatureTensor]
     updated: list[str]
     unconnected: list[str]
     adopted: list[AdoptedGradient]
 
     def __str__(self) -> str:
-        kinds = {"input": self.inputs, "output": self.outputs, "weight": self.weights}
-        tensors = [(kind, each) for kind, tensors in kinds.items() for each in tensors]
+        tensors = [*(("input", each) for each in self.inputs), *(("output", each) for each in self.outputs)]
         rows = [(label, (each.name, _type_text(each), each.tensor, each.meaning)) for label, each in tensors]
         widths = [max(len(row[i]) for _, row in rows) for i in range(3)]
         lines = [
@@ -120,8 +117,6 @@ def add_gradients(
     loss: str | None = None,
     update: float | None = None,
     rules: Mapping[Any, Rule] | None = None,
-    lite: bool = False,
-    flex: bool = False,
     check: bool = True,
 ) -> AddGradientsReport:
     """Copies a SavedModel, and adds a signature that computes gradients, for programs without Python.
@@ -192,43 +187,34 @@ def add_gradients(
     if not (isinstance(name, str) and re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII)):
         wrong = ValueError if isinstance(name, str) else TypeError
         raise wrong(f"{_API}: name must be letters, digits and underscores, got {text.describe(name)}.")
-    if loss is not None and loss not in _LOSSES:
-        raise ValueError(f"{_API}: loss must be 'mse', 'crossentropy' or None, got {text.describe(loss)}.")
-    if update is not None:
-        is_number = isinstance(update, (int, float)) and not isinstance(update, bool)
-        if not is_number or not 0.0 < update < math.inf:
-            wrong = ValueError if is_number else TypeError
-            raise wrong(f"{_API}: update must be a learning rate such as 0.01, got {text.describe(update)}.")
-        if _VARIABLES not in wrt:
-            raise ValueError(f"{_API}: wrt must have 'variables' for an update, got {text.quoted(wrt)}.")
+    _check_training(of, wrt, loss, update)
     table = None if rules is None else RuleTable(_API, rules, inside=False, unmatched="error")
-    question = _Question(signature, of, wrt, loss, update, table)
-    answers: list[Any] = []
+    gradients = _Gradients(signature, of, wrt, loss, update, table)
+    tensors: list[dict[str, str]] = []
+    adopted: list[AdoptedGradient] = []
 
     def change(meta_graphs: Any, path: pathlib.Path) -> bool:
         saved = find_signature(_API, path, meta_graphs, signature)
         (meta_graph,) = meta_graphs
         if name in meta_graph.signature_def:
             raise ValueError(f"{_API}: name must be new, got {name!r}, which '{path}' has. Pass another name.")
-        with _adopted(meta_graph, path, saved) as (folder, adopted):
+        with _with_gradients(meta_graph, path, saved.function, adopted) as folder:
             with raised_as_value_error(_API, path, "load"):
                 loaded = tf.saved_model.load(str(folder))
             function = loaded.signatures[signature]
-            gradients = _Gradients(function, question, path)
-            traced = gradients.trace  # The one place to change the function before it is saved.
+            traced = gradients.trace(function, path)  # Here the function can be changed before it is saved.
             captures = [_position(tensor, function.captured_inputs) for tensor in traced.captured_inputs]
-            tensors = add_signature(meta_graph, saved, name, traced, captures)
-        specs = traced.structured_input_signature[1], traced.structured_outputs
-        rows = [
-            [_row(key, each[key], meanings[key], names[key]) for key in meanings]
-            for each, meanings, names in zip(specs, (gradients.inputs, gradients.outputs), tensors, strict=True)
-        ]
-        answers.extend([*rows, gradients.updated, gradients.unconnected, adopted])
+            tensors.extend(add_signature(meta_graph, saved, name, traced, captures))
         return True
 
-    copied_from, copied_to, comparisons = write_changed_copy(_API, source, target, change, check)
-    old = comparisons and [each for each in comparisons if each.name != name]
-    return AddGradientsReport(copied_from, copied_to, old, name, *answers)
+    copied = write_changed_copy(_API, source, target, change, check)
+    inputs, outputs = (
+        [SignatureTensor(key, *described, names[key]) for key, described in each.items()]
+        for each, names in zip((gradients.inputs, gradients.outputs), tensors, strict=True)
+    )
+    report = AddGradientsReport(*copied, name, inputs, outputs, gradients.updated, gradients.unconnected, adopted)
+    others = report.comparisons and [each for each in report.comparisons if each.name != name]
+    return dataclasses.replace(report, comparisons=others)
 
 
 def _names(argument: str, value: Any) -> list[str]:
@@ -241,9 +227,45 @@ def _names(argument: str, value: Any) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _row(key: str, spec: Any, meaning: str, tensor: str) -> SignatureTensor:
-    shape = None if spec.shape.rank is None else tuple(spec.shape)
-    return SignatureTensor(key, spec.dtype.name, shape, meaning, tensor)
+def _check_training(of: list[str], wrt: list[str], loss: Any, update: Any) -> None:
+    if loss is not None and loss not in _LOSSES:
+        raise ValueError(f"{_API}: loss must be 'mse', 'crossentropy' or None, got {text.describe(loss)}.")
+    if loss is not None and len(of) > 1:
+        raise ValueError(f"{_API}: of must be a single output for a loss, got {text.quoted(of)}.")
+    if update is None:
+        return
+    is_number = isinstance(update, numbers.Real) and not isinstance(update, bool)
+    if not is_number or not 0.0 < update < math.inf:
+        wrong = ValueError if is_number else TypeError
+        raise wrong(f"{_API}: update must be a learning rate such as 0.01, got {text.describe(update)}.")
+    if _VARIABLES not in wrt:
+        raise ValueError(f"{_API}: wrt must have 'variables' for an update, got {text.quoted(wrt)}.")
+
+
+@contextlib.contextmanager
+def _with_gradients(
+    meta_graph: Any, path: pathlib.Path, function: str, adopted: list[AdoptedGradient]
+) -> Iterator[pathlib.Path]:
+    """The folder of a model in which the function has gradients: for those of `tf.custom_gradient`, an adopted one."""
+    library = functions_of(meta_graph.graph_def)
+    reached = reachable([function], lambda name: called(library[name].node_def, library))
+    if not any(is_foreign(node) for name in reached for node in library[name].node_def):
+        yield path
+        return
+    proto = read_saved_model(_API, path)
+    adoption = Adoption("saved")
+    try:
+        adoption.change(proto.meta_graphs, path)
+    except ValueError as error:
+        raise ValueError(f"{_API}: write a copy with saved_model.adopt first, and pass it, because {error}") from error
+    adopted.extend(adoption.adopted)
+    # Only the new signature is traced from this model, so that the others stay as they are.
+    with tempfile.TemporaryDirectory() as folder:
+        for child in path.iterdir():
+            if child.name not in (*GRAPH_FILES, "fingerprint.pb"):
+                (pathlib.Path(folder) / child.name).symlink_to(child.resolve())
+        (pathlib.Path(folder) / GRAPH_FILES[0]).write_bytes(proto.SerializeToString())
+        yield pathlib.Path(folder)
 
 
 def _position(tensor: Any, captured: Sequence[Any]) -> int:
@@ -256,140 +278,115 @@ def _position(tensor: Any, captured: Sequence[Any]) -> int:
     return position
 
 
-@contextlib.contextmanager
-def _adopted(
-    meta_graph: Any, path: pathlib.Path, saved: SavedSignature
-) -> Iterator[tuple[pathlib.Path, list[AdoptedGradient]]]:
-    """The folder of a model in which the signature has gradients, and those of `tf.custom_gradient` that it took."""
-    library = functions_of(meta_graph.graph_def)
-    reached = reachable([saved.function], lambda name: called(library[name].node_def, library))
-    if not any(is_foreign(node) for name in reached for node in library[name].node_def):
-        yield path, []
-        return
-    adoption, copy = Adoption("saved"), type(meta_graph).FromString(meta_graph.SerializeToString())
-    try:
-        adoption.change([copy], path)
-    except ValueError as error:
-        raise ValueError(
-            f"{_API}: the model must have all gradient functions of tf.custom_gradient. Write a copy with "
-            f"saved_model.adopt first, because of this: {error}"
-        ) from error
-    # Only gradients are taken from this model, so the other signatures of the copy stay as they are.
-    with tempfile.TemporaryDirectory() as folder:
-        for child in path.iterdir():
-            if child.name not in (*GRAPH_FILES, "fingerprint.pb"):
-                (pathlib.Path(folder) / child.name).symlink_to(child.resolve())
-        proto = tf_internal.parse_saved_model(str(path))
-        proto.meta_graphs[0].CopyFrom(copy)
-        (pathlib.Path(folder) / GRAPH_FILES[0]).write_bytes(proto.SerializeToString())
-        yield pathlib.Path(folder), adoption.adopted
+# The dtype and the shape of a tensor, and its meaning.
+_Described: TypeAlias = tuple[str, tuple[int | None, ...] | None, str]
 
 
-@dataclass(frozen=True)
-class _Question:
-    """Which gradients the user wants."""
+@dataclass
+class _Gradients:
+    """Traces the gradients of a signature that the user wants, and describes what it has traced."""
 
     signature: str
     of: list[str]
     wrt: list[str]
     loss: str | None
     update: float | None
-    table: RuleTable | None
+    rules: RuleTable | None
+    inputs: dict[str, _Described] = field(default_factory=dict)
+    outputs: dict[str, _Described] = field(default_factory=dict)
+    updated: list[str] = field(default_factory=list)
+    unconnected: list[str] = field(default_factory=list)
 
+    def trace(self, function: Any, path: pathlib.Path) -> Any:
+        """The function of the new signature, a ConcreteFunction."""
+        specs, results = function.structured_input_signature[1], function.structured_outputs
+        self._check_names("of", "outputs", self.of, results)
+        self._check_names("wrt", "inputs", [key for key in self.wrt if key != _VARIABLES], specs)
+        if self.loss is not None and not results[self.of[0]].dtype.is_floating:
+            raise TypeError(f"{_API}: of must be an output of real numbers for a loss, got {self.of[0]!r}.")
+        self.inputs.update((key, _described(spec, "input")) for key, spec in specs.items())
+        self.outputs.update((key, _described(spec, "output")) for key, spec in results.items())
+        upstream: dict[str, Any] = {}  # Or the target.
+        for key in self.of:
+            wanted, meaning = (f"d_{key}", f"upstream gradient of {key}") if self.loss is None else ("target", "target")
+            upstream[_add(self.inputs, wanted, results[key], meaning)] = results[key]
+        called = trace(lambda *x: function(**dict(zip(specs, x, strict=True))), list(specs.values()))
 
-class _Gradients:
-    """The function that computes the gradients of a signature.
+        def gradients(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+            values = [*(inputs[key] for key in specs), *called.captured_inputs]
+            pairs = zip(called.graph.inputs, values, strict=True)
+            # Copied without the calls in it, so that only what these gradients need is computed, and saved.
+            copied = copy_with_rules(_API, self.rules, f"'{path}'", called.graph, pairs)
+            outputs = dict(zip(sorted(results), copied, strict=True))
+            ys = [outputs[key] for key in self.of]
+            # A dimension of unknown size could otherwise be broadcast, without an error.
+            dys = [tf.reshape(inputs[key], tf.shape(y)) for key, y in zip(upstream, ys, strict=True)]
+            if self.loss is not None:
+                ys, dys = [_LOSSES[self.loss](ys[0], dys[0])], []
+                outputs[_add(self.outputs, "loss", ys[0], "loss")] = ys[0]
+            return outputs | self._differentiate(ys, dys, inputs, function.trainable_variables)
 
-    Attributes:
-      trace: The function, a ConcreteFunction.
-      inputs, outputs: What each input and output is.
-      updated, unconnected: The names of variables.
-    """
+        all_specs = sorted({**specs, **upstream}.items())
+        named = {key: tf.TensorSpec(spec.shape, spec.dtype, key) for key, spec in all_specs}
+        return tf.function(gradients, autograph=False).get_concrete_function(**named)
 
-    def __init__(self, function: Any, question: _Question, path: pathlib.Path) -> None:
-        self._question = question
-        specs, results = dict(function.structured_input_signature[1]), function.structured_outputs
-        self._check_names(specs, results)
-        self.inputs = dict.fromkeys(specs, "input")
-        self._dys: list[str] = []  # The inputs that are upstream gradients, or the target.
-        for key in question.of:
-            wanted, meaning = (
-                (f"d_{key}", f"upstream gradient of {key}") if question.loss is None else ("target", "target")
+    def _check_names(self, argument: str, what: str, names: list[str], known: Mapping[str, Any]) -> None:
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            others = ", and 'variables'" if argument == "wrt" else ""
+            raise ValueError(
+                f"{_API}: {argument} must name {what} of '{self.signature}', which has {text.quoted(sorted(known))}"
+                f"{others}, got {text.quoted(unknown)}."
             )
-            self._dys.append(self._add(self.inputs, wanted, meaning))
-            specs[self._dys[-1]] = tf.TensorSpec(results[key].shape, results[key].dtype)
-        self.outputs = dict.fromkeys(results, "output")
-        self.updated: list[str] = []
-        self.unconnected: list[str] = []
-        keys = [*function.structured_input_signature[1]]
-        call = trace(lambda *tensors: function(**dict(zip(keys, tensors, strict=True))), [specs[key] for key in keys])
-
-        def gradients(**given: tf.Tensor) -> dict[str, tf.Tensor]:
-            inside = [*(given[key] for key in keys), *call.captured_inputs]
-            # Copied, so that nothing is computed or saved but what these gradients need.
-            flat = copy_with_rules(
-                _API, question.table, f"'{path}'", call.graph, zip(call.graph.inputs, inside, strict=True)
-            )
-            y = dict(zip(sorted(results), flat, strict=True))
-            return y | self._differentiated(given, y, function.trainable_variables)
-
-        named = {key: tf.TensorSpec(specs[key].shape, specs[key].dtype, key) for key in sorted(specs)}
-        self.trace = tf.function(gradients, autograph=False).get_concrete_function(**named)
-
-    def _check_names(self, specs: Mapping[str, Any], results: Mapping[str, Any]) -> None:
-        question = self._question
-        wrt = [key for key in question.wrt if key != _VARIABLES]
-        for argument, keys, known, what in (("of", question.of, results, "outputs"), ("wrt", wrt, specs, "inputs")):
-            unknown = [key for key in keys if key not in known]
-            others = f" and {_VARIABLES!r}" if argument == "wrt" else ""
-            if unknown:
-                raise ValueError(
-                    f"{_API}: {argument} must name {what} of '{question.signature}', which has "
-                    f"{text.quoted(sorted(known))}{others}, got {text.quoted(unknown)}."
-                )
-            wrong = [key for key in keys if not tf_internal.is_trainable(known[key].dtype)]
-            if wrong:
+        for name in names:
+            if not tf_internal.is_trainable(known[name].dtype):
                 raise TypeError(
-                    f"{_API}: {argument} must name {what} of real or complex numbers, got {wrong[0]!r} of dtype "
-                    f"{known[wrong[0]].dtype.name}."
+                    f"{_API}: {argument} must name {what} of real or complex numbers, got {name!r} of dtype "
+                    f"{known[name].dtype.name}."
                 )
 
-    def _add(self, known: dict[str, str], wanted: str, meaning: str) -> str:
-        """Adds a name that a C program can write."""
-        name = unused(re.sub(r"\W", "_", wanted, flags=re.ASCII), known)
-        known[name] = meaning
-        return name
-
-    def _differentiated(
-        self, given: Mapping[str, tf.Tensor], y: Mapping[str, tf.Tensor], variables: Sequence[Any]
+    def _differentiate(
+        self, ys: list[tf.Tensor], dys: list[tf.Tensor], inputs: Mapping[str, tf.Tensor], variables: Sequence[Any]
     ) -> dict[str, tf.Tensor]:
-        question, found = self._question, {}
-        ys = [y[key] for key in question.of]
-        # A dimension of unknown size could otherwise be broadcast, without an error.
-        dys = [tf.reshape(given[key], tf.shape(of)) for key, of in zip(self._dys, ys, strict=True)]
-        if question.loss is not None:
-            ys, dys = [_LOSSES[question.loss](ys[0], dys[0])], []
-            found[self._add(self.outputs, "loss", "loss")] = ys[0]
-        wrt = [key for key in question.wrt if key != _VARIABLES]
-        variables = variables if _VARIABLES in question.wrt else []
-        names = [*wrt, *(variable.name.removesuffix(":0") for variable in variables)]
-        sources = [*(given[key] for key in wrt), *(variable.handle for variable in variables)]
+        """The gradients by name. Updates variables instead, if wanted."""
+        sources: list[tuple[str, Any]] = [(key, inputs[key]) for key in self.wrt if key != _VARIABLES]
+        if _VARIABLES in self.wrt:
+            sources += [(variable.name.removesuffix(":0"), variable) for variable in variables]
         try:
-            gradients = tf.gradients(ys, sources, dys or None)
+            found = tf.gradients(ys, [source for _, source in sources], dys or None, name="d") if sources else []
         except LookupError as error:
             raise ValueError(
-                f"{_API}: all ops between must have a gradient: {reason_of(error)}. Pass rules={{op_type: rule}}."
+                f"{_API}: the ops between must have gradients. {reason_of(error).partition('. ')[0]}. Pass one, as in "
+                "rules={'Round': tf_cg_ops.rules.pass_through}."
             ) from error
-        for i, (name, gradient) in enumerate(zip(names, gradients, strict=True)):
+        gradients, missing = {}, []
+        for (name, source), gradient in zip(sources, found, strict=True):
+            is_variable = isinstance(source, tf.Variable)
             if gradient is None:
-                if i < len(wrt):
-                    raise ValueError(f"{_API}: no gradient from {question.of} to {name!r}")
-                self.unconnected.append(name)
-                continue
-            if question.update is not None and i >= len(wrt):
-                variable = variables[i - len(wrt)]
-                variable.assign_sub(tf.cast(question.update, gradient.dtype) * gradient)
+                (self.unconnected if is_variable else missing).append(name)
+            elif is_variable and self.update is not None:
+                source.assign_sub(tf.cast(self.update, gradient.dtype) * gradient)
                 self.updated.append(name)
             else:
-                found[self._add(self.outputs, f"d_{name}", f"gradient of {name}")] = tf.convert_to_tensor(gradient)
-        return found
+                dense = tf.convert_to_tensor(gradient)  # Of a tf.gather it is sparse.
+                dense.set_shape(source.shape)
+                gradients[_add(self.outputs, f"d_{name}", source, f"gradient of {name}")] = dense
+        if _VARIABLES in self.wrt and len(self.unconnected) == len(variables):
+            missing.append(_VARIABLES)
+        if missing:
+            raise ValueError(
+                f"{_API}: of must depend on wrt, got no gradient of {text.quoted(self.of)} with respect to "
+                f"{text.quoted(missing)}. Leave it out, or pass rules for ops without a gradient, such as Round."
+            )
+        return gradients
+
+
+def _add(known: dict[str, _Described], wanted: str, spec: Any, meaning: str) -> str:
+    """Adds a tensor under a name that a C program can write, and returns the name."""
+    name = unused(re.sub(r"\W", "_", wanted, flags=re.ASCII), known)
+    known[name] = _described(spec, meaning)
+    return name
+
+
+def _described(spec: Any, meaning: str) -> _Described:
+    return spec.dtype.name, None if spec.shape.rank is None else tuple(spec.shape), meaning

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import text, tf_internal
 
-from ._graphs import node_name
+from ._graphs import functions_in_nodes, functions_of, node_name, reachable, set_repeated
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,12 @@ def add_signature(
         types = [tensor.dtype for tensor in function.outputs]
         tf.raw_ops.StatefulPartitionedCall(args=[*arguments, *handles], Tout=types, f=function, name=call_name)
     new = graph.as_graph_def(add_shapes=True)
+    # TensorFlow also keeps the loops that it has replaced by loops that store values for the gradient.
+    library = functions_of(new)
+    needed = reachable(
+        functions_in_nodes(new.node, library), lambda each: [*functions_in_nodes(library[each].node_def, library)]
+    )
+    set_repeated(new.library.function, [library[each] for each in needed])
     taken = {each.signature.name for each in graph_def.library.function}
     renamed: dict[str, str] = {}
     for each in new.library.function:
