@@ -104,9 +104,9 @@ def check_gradient(
       A `GradientReport`, which prints as a table: the worst element for each mode, order and argument.
 
     Raises:
-      AssertionError: A gradient, value or tangent is wrong or raised an exception in some mode.
-      ValueError: A mode is unknown; nothing has a derivative; an argument is not finite; `f` is random or
-        computes in less precision than the tolerances allow for; or options do not fit.
+      AssertionError: A gradient, value or tangent is wrong, or raised an exception.
+      ValueError: A mode is unknown; nothing has a derivative; an argument is not finite; `f` is random or imprecise;
+        or options do not fit.
       TypeError: An argument has the wrong type or does not fit `f`, or `f` mixes float32 with float64.
       RuntimeError: You call it in a graph.
 
@@ -207,7 +207,7 @@ def _check_options(
         )
     if not tf.executing_eagerly() or tf.config.functions_run_eagerly():
         raise RuntimeError(
-            f"{API}: must be called in eager mode, got a call in a graph or after "
+            f"{API} must be called in eager mode, got a call in a graph or after "
             "tf.config.run_functions_eagerly(True). Call it outside of tf.function."
         )
 
@@ -266,8 +266,8 @@ def _differentiable_values(name: str, function: FlatFunction, tolerance: float) 
     again = function.call(to_tensors(function.values))
     if len(outputs) != len(again) or not all(map(_is_equal, outputs, again)):
         raise ValueError(
-            f"{API}: '{name}' must return the same value each time, got another one from the second call. If it uses "
-            "random numbers, take tf.random.stateless_uniform and the like, with a fixed seed."
+            f"{API}: '{name}' must return the same value each time, got a different one in the second call. If it uses "
+            "random numbers, draw them with a fixed seed, as with tf.random.stateless_uniform."
         )
     return values
 

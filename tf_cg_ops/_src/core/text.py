@@ -34,6 +34,8 @@ def describe(value: Any) -> str:
 
 def describe_type(value: Any) -> str:
     """The type of a value, with an article: "an int", "a tuple of 2 (Tensor, NoneType)"; a class by its name."""
+    if value is None:
+        return "None"
     if isinstance(value, type):
         return f"the class '{name_of(value)}'"
     if type(value) is tuple:
