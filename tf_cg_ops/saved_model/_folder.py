@@ -15,7 +15,9 @@ def to_path(api: str, name: str, value: Any) -> pathlib.Path:
     if not isinstance(value, (str, os.PathLike)):
         is_model = callable(value) or hasattr(value, "signatures")
         got = text.describe_type(value) if is_model else text.describe(value)
-        remedy = "Save the model with tf.saved_model.save, and pass its folder." if is_model else "Pass a str or a Path."
+        remedy = (
+            "Save the model with tf.saved_model.save, and pass its folder." if is_model else "Pass a str or a Path."
+        )
         raise TypeError(f"{api}: {name} must be the path of a folder, got {got}. {remedy}")
     return pathlib.Path(value)
 

@@ -17,6 +17,8 @@ from ._lite_ops import COMPOSITIONS
 _API = "saved_model.add_gradients"
 # What the converter writes before the name of an op of TensorFlow that LiteRT has not.
 _FLEX = "Flex"
+# An attribute of a model that Keras saved, but not of one that it exported.
+_OF_KERAS = "_default_save_signature"
 
 
 def with_lite_ops(function: Any, variables: Sequence[tf.Variable], *, flex: bool) -> Any:
@@ -112,9 +114,12 @@ def weight_signatures(variables: Mapping[str, tf.Variable]) -> dict[str, Any]:
 def let_the_converter_see_all_signatures(meta_graph: Any) -> None:
     """Gives a model that Keras exported an attribute without which the converter only takes its default signature.
 
-    See `tf.lite.TFLiteConverter.from_saved_model`. The attribute is another name of the exported function.
+    See `tf.lite.TFLiteConverter.from_saved_model`. It only asks whether the attribute is there; this one is empty.
     """
-    attributes = meta_graph.object_graph_def.nodes[0].children
-    nodes = {child.local_name: child.node_id for child in attributes}
-    if "serve" in nodes and "_default_save_signature" not in nodes:
-        attributes.add(local_name="_default_save_signature", node_id=nodes["serve"])
+    nodes = meta_graph.object_graph_def.nodes
+    names = {child.local_name for child in nodes[0].children}
+    if "serve" in names and _OF_KERAS not in names:
+        nodes[0].children.add(local_name=_OF_KERAS, node_id=len(nodes))
+        empty = nodes.add().user_object
+        empty.identifier = "_generic_user_object"
+        empty.version.producer = empty.version.min_consumer = 1
