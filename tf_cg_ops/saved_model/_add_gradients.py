@@ -360,7 +360,8 @@ class _Gradients:
                 f"{_API}: all ops from wrt to of must have a gradient. {reason_of(error).partition('. ')[0]}. Pass a "
                 "rule for this type of op, as in rules={'Round': tf_cg_ops.rules.pass_through}."
             ) from error
-        gradients, missing = {}, []
+        gradients: dict[str, tf.Tensor] = {}
+        missing: list[str] = []
         for (name, source), gradient in zip(sources, found, strict=True):
             is_variable = isinstance(source, tf.Variable)
             if gradient is None:
