@@ -79,12 +79,13 @@ def strip(
     [-1.0, 1.0]
 
     The copy computes the same values, and you can freeze it or convert it to TensorFlow Lite. It works on the saved
-    graphs, without the Python code of the model. Do not train the copy: it has TensorFlow's derivatives of its ops, not
-    your custom gradients.
+    graphs, without the Python code of the model. A tape around the copy finds TensorFlow's derivatives of its ops, not
+    your custom gradients. To keep those, make them a signature before: see `add_gradients`.
 
     All signatures, functions, variables, assets and other files stay. Ops that only gradients read are dropped, except
     the inputs of loops, conditionals and called functions, and so are run-time checks of the shapes of gradients. If a
-    saved function computes custom gradients itself, as in a training step, it still does, with built-in ops.
+    saved function computes custom gradients itself, as in a training step or an added signature, it still does, with
+    built-in ops.
 
     Args:
       source: The folder of a SavedModel.

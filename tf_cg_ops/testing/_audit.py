@@ -63,7 +63,9 @@ def audit(
     max_elements: int = 64,
     progress: Callable[[str], None] | None = None,
 ) -> AuditReport:
-    """Checks the custom gradients in a model, at the numbers of one real backward pass.
+    """Checks the custom gradients in a model, on the values of one real backward pass.
+
+    Use it if training does not converge, or if you train a model with gradients that other people wrote.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -75,10 +77,10 @@ def audit(
     >>> [(row.function, row.verdict, row.detail) for row in report.rows]
     [('log1pexp', 'differs', 'The ratio is 2 everywhere, so a factor is wrong.')]
 
-    `f` is traced, and runs once with its gradient. Each place in its graph with a gradient of its own (from this
-    library, or from `tf.custom_gradient`) is compared with TensorFlow's own gradient of the ops inside, for the numbers
-    of this run; where they differ, numeric differentiation decides. Places in called functions, loops, conditionals and
-    recomputed functions are found, too. Your model does not change: its variables keep their values.
+    `f` is traced, and runs once with its gradient. The gradient `dx` of each place in its graph that this library or
+    `tf.custom_gradient` made is compared with TensorFlow's own gradient of the ops inside, on the values of this run.
+    Where they differ, numeric differentiation decides. Places in called functions, loops, conditionals and recomputed
+    functions are found, too. Your model does not change: its variables keep their values.
 
     If the gradient of the run is not finite, `report.first_nonfinite` names the op, built-in or not, that first got
     finite numbers and returned others.
@@ -103,13 +105,13 @@ def audit(
       table.
 
     Raises:
-      TypeError: `f` cannot be called, or not with `args`; `args` is not a list, a tuple or a dict; `like` is not a dict
-        of functions; `intended` is not a list of names; `max_elements` is not an int.
-      ValueError: `max_elements` is not positive, a name in `like` or `intended` is not in the model, or a function in
-        `like` returns another shape; `upstream` does not fit the value of `f`; or the model has custom gradients and
-        its value has none.
-      MemoryError: The model needs more memory than there is.
+      TypeError: `f` cannot be called with `args`, or an option has the wrong type.
+      ValueError: `max_elements` is not positive; a name in `like` or `intended` is not in the model; a function in
+        `like` or `upstream` has another shape; or the value has no gradient.
+      MemoryError: There is not enough memory.
       RuntimeError: You call it in a graph.
+
+    TensorFlow has nothing like it. Each function in a test of its own is a job for `tf_cg_ops.testing.check_gradient`.
     """
     _check_arguments(f, args, like, intended, max_elements)
     report_progress = progress or (lambda line: None)
@@ -231,7 +233,7 @@ def _check_arguments(f: Any, args: Any, like: Any, intended: Any, max_elements: 
         raise ValueError(f"{API}: max_elements must be positive, got {max_elements}.")
     if not tf.executing_eagerly():
         raise RuntimeError(
-            f"{API}: must be called in eager mode, got a call in a graph. Call it outside of tf.function."
+            f"{API} must be called in eager mode, got a call in a graph. Call it outside of tf.function."
         )
 
 
@@ -271,7 +273,7 @@ def _made_up(f: Any, name: str) -> Any:
 
 def _signature_in_keras(f: Any) -> Any:
     """The signature of a Keras model that knows its inputs; None for anything else."""
-    inputs = getattr(f, "inputs", None)  # A list, where `input` has the structure; not every Sequential has both.
+    inputs: Any = getattr(f, "inputs", None)  # A list, where `input` has the structure; not every Sequential has both.
     package = dispatch.package_of_keras_tensors(inputs or ())
     if not package:
         return None

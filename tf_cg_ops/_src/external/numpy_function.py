@@ -100,10 +100,10 @@ def numpy_function(
       A function with the signature of `f` that returns Tensors, in the structure of `output_signature`.
 
     Raises:
-      TypeError: An argument has the wrong type or dtype; `f` does not return a pair; there is neither a differentiable
+      TypeError: An argument has the wrong type; `f` does not return a pair; there is neither a differentiable
         input nor an `output_signature`.
       ValueError: `nondiff_argnames` or a result does not fit, or `jvp` lacks a `vjp`.
-      NotImplementedError: Under XLA, in forward mode without a `jvp`, or for second derivatives (see the guide).
+      NotImplementedError: Under XLA, in forward mode without a `jvp`, or for second derivatives.
       tf.errors.OpError: In a graph: one of these, or an exception of `f`.
 
     Differs from `tf.numpy_function`, which calls a function and returns values without gradients and static shapes.

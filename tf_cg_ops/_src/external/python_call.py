@@ -216,8 +216,8 @@ def _call(
         named = f", and {text.quoted(kept.nondiff)} (from nondiff_argnames)" if kept.nondiff else ""
         parameters = ", ".join(["residuals", f"*{name}", *options])
         raise TypeError(
-            f"{subject} must take residuals, {text.count(len(vectors), noun)}{named}, got {kind}{signature}. Write "
-            f"{kind}({parameters})."
+            f"{subject} must take the residuals and {text.count(len(vectors), noun)}{named}, got {kind}{signature}. "
+            f"Write {kind}({parameters})."
         ) from error
 
 

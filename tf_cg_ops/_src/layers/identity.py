@@ -74,9 +74,9 @@ class EmbedGradient(_Layer):
 
     >>> import keras
     >>> import tensorflow as tf
-    >>> import tf_cg_ops.layers
+    >>> import tf_cg_ops as cg
     >>> x = keras.Input([3])
-    >>> h = tf_cg_ops.layers.EmbedGradient()([keras.ops.sign(x), 1 / (1 + x * x), x])
+    >>> h = cg.layers.EmbedGradient()([keras.ops.sign(x), 1 / (1 + x * x), x])
     >>> model = keras.Model(x, h)
     >>> v = tf.constant([[-1.0, 0.0, 3.0]])
     >>> with tf.GradientTape() as tape:
@@ -199,8 +199,8 @@ class ReverseGradient(_GradientFactor):
     """Returns its input, with the gradient reversed and scaled: `dx = -factor * dy`.
 
     >>> import tensorflow as tf
-    >>> import tf_cg_ops.layers
-    >>> layer = tf_cg_ops.layers.ReverseGradient(0.5)
+    >>> import tf_cg_ops as cg
+    >>> layer = cg.layers.ReverseGradient(0.5)
     >>> x = tf.constant([1.0, 2.0])
     >>> with tf.GradientTape() as tape:
     ...     tape.watch(x)
@@ -238,8 +238,8 @@ class ScaleGradient(_GradientFactor):
     """Returns its input, with the gradient scaled: `dx = factor * dy`.
 
     >>> import tensorflow as tf
-    >>> import tf_cg_ops.layers
-    >>> layer = tf_cg_ops.layers.ScaleGradient(0.5)
+    >>> import tf_cg_ops as cg
+    >>> layer = cg.layers.ScaleGradient(0.5)
     >>> x = tf.constant([1.0, 2.0])
     >>> with tf.GradientTape() as tape:
     ...     tape.watch(x)
@@ -270,8 +270,8 @@ class ClipGradient(_WithNumber):
     """Returns its input, with the gradient clipped by value, by norm or by global norm.
 
     >>> import tensorflow as tf
-    >>> import tf_cg_ops.layers
-    >>> layer = tf_cg_ops.layers.ClipGradient(norm=2.5)
+    >>> import tf_cg_ops as cg
+    >>> layer = cg.layers.ClipGradient(norm=2.5)
     >>> x = tf.constant([1.0, 2.0])
     >>> with tf.GradientTape() as tape:
     ...     tape.watch(x)
@@ -287,7 +287,7 @@ class ClipGradient(_WithNumber):
 
     >>> import keras
     >>> optimizer = keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD())
-    >>> layer = tf_cg_ops.layers.ClipGradient(norm=2.5, loss_scale=optimizer)
+    >>> layer = cg.layers.ClipGradient(norm=2.5, loss_scale=optimizer)
 
     Compile the model with the same optimizer.
 
@@ -343,9 +343,9 @@ class WatchGradient(_Layer):
     """Returns its inputs, and prints, checks or records their gradient.
 
     >>> import tensorflow as tf
-    >>> import tf_cg_ops.layers
+    >>> import tf_cg_ops as cg
     >>> seen = []
-    >>> layer = tf_cg_ops.layers.WatchGradient(callback=seen.append, name="hidden")
+    >>> layer = cg.layers.WatchGradient(callback=seen.append, name="hidden")
     >>> x = tf.constant([1.0, 2.0])
     >>> with tf.GradientTape() as tape:
     ...     tape.watch(x)
@@ -406,8 +406,8 @@ class StraightThrough(_Layer):
     """Applies a function that has no useful derivative, with the derivative of a surrogate.
 
     >>> import tensorflow as tf
-    >>> import tf_cg_ops.layers
-    >>> layer = tf_cg_ops.layers.StraightThrough("sign", "hard_tanh")
+    >>> import tf_cg_ops as cg
+    >>> layer = cg.layers.StraightThrough("sign", "hard_tanh")
     >>> x = tf.constant([-2.0, -0.5, 0.5])
     >>> with tf.GradientTape() as tape:
     ...     tape.watch(x)

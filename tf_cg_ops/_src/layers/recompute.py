@@ -55,9 +55,9 @@ class Recompute:
 
     >>> import keras
     >>> import tensorflow as tf
-    >>> import tf_cg_ops.layers
+    >>> import tf_cg_ops as cg
     >>> block = keras.Sequential([keras.layers.Dense(64, activation="gelu"), keras.layers.Dense(2)])
-    >>> layer = tf_cg_ops.layers.Recompute(block)
+    >>> layer = cg.layers.Recompute(block)
     >>> x = tf.ones([1, 2])
     >>> with tf.GradientTape() as tape:
     ...     tape.watch(x)

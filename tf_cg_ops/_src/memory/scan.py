@@ -83,7 +83,7 @@ def scan(
       The last carry, and the outputs of all steps, stacked along a new first dimension.
 
     Raises:
-      TypeError: An argument has the wrong type; `f` does not return a pair, or changes a dtype of the carry.
+      TypeError: An argument has the wrong type; `f` does not return a pair, or changes the carry's dtype.
       ValueError: The number of steps is missing, negative or ambiguous; `f` changes the carry's structure or a shape.
       NotImplementedError: `f` has a stateful op that can neither be kept nor run again.
       tf.errors.InvalidArgumentError: The numbers of steps differ at run time.
@@ -107,7 +107,7 @@ def scan(
     if length is not None and not tf.convert_to_tensor(length).dtype.is_integer:
         raise TypeError(f"{_API}: length must be an int or an integer Tensor, got {text.describe(length)}.")
 
-    init = checkpointed_loop.to_tensors(_API, "init", init, "What a step only returns belongs into its output y.")
+    init = checkpointed_loop.to_tensors(_API, "init", init, "Put what a step only returns into its output y.")
     xs = checkpointed_loop.to_tensors(_API, "xs", xs, "Stack the values for the steps into Tensors.")
     num_steps = _number_of_steps(xs, None if length is None else checkpointed_loop.static_int(length))
     f = checkpointed_loop.translated(f)
@@ -175,7 +175,10 @@ def _number_of_steps(xs: Any, length: int | tf.Tensor | None) -> int | tf.Tensor
     if length is not None:
         sizes["length"] = length
     if not sizes:
-        raise ValueError(f"{_API}: xs or length must tell the number of steps, got neither. Write scan(f, init, xs), or pass length=.")
+        raise ValueError(
+            f"{_API}: xs or length must tell the number of steps, got neither. Write scan(f, init, xs), or pass "
+            "length=."
+        )
     known = {name: size for name, size in sizes.items() if isinstance(size, int)}
     if known.get("length", 0) < 0:
         raise ValueError(f"{_API}: length must be 0 or more, got {known['length']}.")
@@ -187,7 +190,7 @@ def _number_of_steps(xs: Any, length: int | tf.Tensor | None) -> int | tf.Tensor
         tf.debugging.assert_equal(
             size,
             number,
-            f"{_API}: {name} must have as many steps as {first}, got another number. Cut both to the same length.",
+            f"{_API}: {name} must have as many steps as {first}, got more or fewer. Cut both to the same length.",
         )
         for name, size in sizes.items()
         if name not in known and size is not number

@@ -20,7 +20,8 @@ _API = "while_loop"
 @misplaced_calls.explains(
     _API,
     "Write while_loop(cond, body, loop_vars, maximum_iterations=...), with a list or tuple of loop_vars and an upper "
-    "limit of the steps; cond still ends the loop. Leave out options such as parallel_iterations and shape_invariants.",
+    "limit for the number of steps; cond still ends the loop. Leave out options such as parallel_iterations and "
+    "shape_invariants.",
 )
 def while_loop(
     cond: Callable[..., tf.Tensor],
@@ -143,7 +144,7 @@ def _number_of_steps(maximum_iterations: Any) -> int | tf.Tensor:
     if number is None or not number.dtype.is_integer or number.shape.rank not in (0, None):
         raise TypeError(
             f"{_API}: maximum_iterations must be an int or an integer Tensor, got {text.describe(maximum_iterations)}. "
-            "Pass an upper limit, from which the segments are made; cond still ends the loop."
+            "Pass an upper limit, which is cut into segments; cond still ends the loop."
         )
     static_number = checkpointed_loop.static_int(number)
     if isinstance(static_number, int) and static_number < 0:

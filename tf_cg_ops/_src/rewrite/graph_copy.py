@@ -138,7 +138,8 @@ class GraphCopy:
         # TensorFlow 1 made ops whose type is the name of a function, as tf.nn.ctc_loss still does.
         for name in [op.type, *(called.name for called in calls.functions_in(attributes.values()))]:
             function = tf_internal.find_function(op.graph, name)
-            if function is not None and tf_internal.find_function(graph, name) is None:
+            # Not if only a graph around it has the function: a function of this graph would lack what it calls.
+            if function is not None and not tf_internal.holds_function(graph, name):
                 tf_internal.add_function(graph, function)
                 # A rule may call functions that only the graph of its op holds.
                 inline.add_called_functions(op.graph, graph, tf_internal.function_def_of(function))
