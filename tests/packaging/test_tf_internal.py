@@ -159,3 +159,11 @@ def test_an_op_of_a_loaded_model_has_no_such_variables(tmp_path):
     assert tf_internal.find_gradient_function(op) is not None
     assert tf_internal.name_of_python_gradient(op) == ""
     assert tf_internal.num_results_of_python_gradient(op) is None
+
+
+def test_the_custom_ops_of_a_lite_model_are_those_that_are_not_built_in():
+    f = tf.function(lambda x: tf.sin(tf.math.erf(x)) + tf.math.erfc(x), input_signature=[tf.TensorSpec([2])])
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([f.get_concrete_function()], tf.Module())
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS, tf.lite.OpsSet.SELECT_TF_OPS]
+    converter.allow_custom_ops = True
+    assert sorted(tf_internal.custom_ops_of_lite_model(converter.convert())) == ["Erfc", "FlexErf"]

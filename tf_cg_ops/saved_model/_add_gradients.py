@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import misplaced_calls, text, tf_internal
+from tf_cg_ops._src.core import convert, misplaced_calls, text, tf_internal
 from tf_cg_ops._src.rewrite.override_gradients import copy_with_rules
 from tf_cg_ops._src.rewrite.rule_table import Rule, RuleTable
 from tf_cg_ops._src.rewrite.traced_call import trace
@@ -26,6 +26,7 @@ from ._changed_copy import Copied, write_changed_copy
 from ._folder import GRAPH_FILES, read_saved_model
 from ._foreign_gradients import is_foreign
 from ._graphs import called, functions_of, raised_as_value_error, reachable, reason_of
+from ._lite import let_the_converter_see_all_signatures, weight_signatures, with_lite_ops
 from ._new_signature import add_signature, find_signature, unused
 
 _API = "saved_model.add_gradients"
@@ -74,6 +75,8 @@ class AddGradientsReport(Copied):
       name: The name of the signature.
       inputs: A SignatureTensor for each input.
       outputs: A SignatureTensor for each output.
+      weights: A SignatureTensor for each updated variable, as the signature "weights" returns and "set_weights" takes
+        it; empty without `lite`.
       updated: The names of the variables that a call updates.
       unconnected: The names of the trainable variables without a gradient, because the outputs do not depend on them.
       adopted: An AdoptedGradient for each gradient of `tf.custom_gradient` that was made to work, as `adopt` does.
@@ -82,12 +85,14 @@ class AddGradientsReport(Copied):
     name: str
     inputs: list[SignatureTensor]
     outputs: list[SignatureTensor]
+    weights: list[SignatureTensor]
     updated: list[str]
     unconnected: list[str]
     adopted: list[AdoptedGradient]
 
     def __str__(self) -> str:
-        tensors = [*(("input", each) for each in self.inputs), *(("output", each) for each in self.outputs)]
+        lists = {"input": self.inputs, "output": self.outputs, "weight": self.weights}
+        tensors = [(label, each) for label, tensors in lists.items() for each in tensors]
         rows = [(label, (each.name, _type_text(each), each.tensor, each.meaning)) for label, each in tensors]
         widths = [max(len(row[i]) for _, row in rows) for i in range(3)]
         lines = [
@@ -117,6 +122,8 @@ def add_gradients(
     loss: str | None = None,
     update: float | None = None,
     rules: Mapping[Any, Rule] | None = None,
+    lite: bool = False,
+    flex: bool = False,
     check: bool = True,
 ) -> AddGradientsReport:
     """Copies a SavedModel, and adds a signature that computes gradients, for programs without Python.
@@ -149,6 +156,10 @@ def add_gradients(
     With `update`, each call is a step of gradient descent: the variables change by `-update` times their gradients,
     which are not returned. Outputs and loss are from before the step.
 
+    With `lite`, the new signature only has ops that LiteRT (TensorFlow Lite) has built in, so that LiteRT can compute
+    gradients, or train the model on a device. With `update`, there are two more signatures, so that your program can
+    keep the weights in a file: "weights" returns the variables that a step changes, and "set_weights" sets them.
+
     All that was there stays as it is: other signatures, functions, variables, tags and assets. Where the signature uses
     gradients of `tf.custom_gradient`, the new one has those that `adopt` makes from the file. If the model has custom
     gradients or you pass rules, loading the copy needs `import tf_cg_ops`, until you `strip` it.
@@ -164,6 +175,8 @@ def add_gradients(
       loss: "mse" or "crossentropy". `of` must be a single output.
       update: The learning rate. `wrt` must have "variables".
       rules: Gradients of ops for the new signature, as in `tf_cg_ops.override_gradients`.
+      lite: Whether LiteRT must be able to run the new signature.
+      flex: With `lite`, whether it may use other ops of TensorFlow, which LiteRT has in an additional library.
       check: Whether to `compare` the values of both models.
 
     Returns:
@@ -174,7 +187,7 @@ def add_gradients(
       OSError: `source` is not a complete SavedModel, `target` exists, or its parent is not a folder.
       TypeError: An argument has the wrong type or dtype.
       ValueError: The model lacks what you name (the message lists what it has), or a gradient; `name`, `loss` or
-        `update` does not fit; or as in `override`.
+        `update` does not fit; with `lite`, LiteRT cannot run an op; or as in `override`.
       RuntimeError: The new model fails, or computes other values.
 
     If there is an error, nothing is written. TensorFlow has nothing like it.
@@ -184,9 +197,12 @@ def add_gradients(
         wrong = ValueError if isinstance(name, str) else TypeError
         raise wrong(f"{_API}: name must be letters, digits and underscores, got {text.describe(name)}.")
     _check_training(of, wrt, loss, update)
+    lite, flex = convert.to_bool(_API, "lite", lite), convert.to_bool(_API, "flex", flex)
+    if flex and not lite:
+        raise ValueError(f"{_API}: flex is an option of lite=True, got lite=False.")
     table = None if rules is None else RuleTable(_API, rules, inside=False, unmatched="error")
     gradients = _Gradients(signature, of, wrt, loss, update, table)
-    tensors: list[dict[str, str]] = []
+    tensors: dict[str, tuple[dict[str, str], dict[str, str]]] = {}  # Of inputs and outputs, by signature.
     adopted: list[AdoptedGradient] = []
 
     def change(meta_graphs: Any, path: pathlib.Path) -> bool:
@@ -198,18 +214,31 @@ def add_gradients(
             with raised_as_value_error(_API, path, "load"):
                 loaded = tf.saved_model.load(str(folder))
             function = loaded.signatures[signature]
-            traced = gradients.trace(function, path)  # Here the function can be changed before it is saved.
-            captures = [_position(tensor, function.captured_inputs) for tensor in traced.captured_inputs]
-            tensors.extend(add_signature(meta_graph, saved, name, traced, captures))
+            traced = {name: gradients.trace(function, path)}
+            if lite:
+                traced[name] = with_lite_ops(traced[name], function.variables, flex=flex)
+                traced |= weight_signatures(gradients.variables) if gradients.variables else {}
+                let_the_converter_see_all_signatures(meta_graph)
+            for key, each in traced.items():
+                if key in meta_graph.signature_def:
+                    raise ValueError(
+                        f"{_API}: with lite=True and update, {key!r} must be a new signature, got '{path}', which has "
+                        "it. Save the model with another name for it."
+                    )
+                captures = [_position(tensor, function.captured_inputs) for tensor in each.captured_inputs]
+                tensors[key] = add_signature(meta_graph, saved, key, each, captures)
         return True
 
     copied = write_changed_copy(_API, source, target, change, check)
-    inputs, outputs = (
-        [SignatureTensor(key, *described, names[key]) for key, described in each.items()]
-        for each, names in zip((gradients.inputs, gradients.outputs), tensors, strict=True)
+    lists = [(gradients.inputs, tensors[name][0]), (gradients.outputs, tensors[name][1])]
+    lists.append((gradients.weights, tensors["weights"][1]) if lite and gradients.weights else ({}, {}))
+    inputs, outputs, weights = (
+        [SignatureTensor(key, *described, names[key]) for key, described in each.items()] for each, names in lists
     )
-    report = AddGradientsReport(*copied, name, inputs, outputs, gradients.updated, gradients.unconnected, adopted)
-    others = report.comparisons and [each for each in report.comparisons if each.name != name]
+    report = AddGradientsReport(
+        *copied, name, inputs, outputs, weights, gradients.updated, gradients.unconnected, adopted
+    )
+    others = report.comparisons and [each for each in report.comparisons if each.name not in tensors]
     return dataclasses.replace(report, comparisons=others)
 
 
@@ -290,12 +319,16 @@ class _Gradients:
     rules: RuleTable | None
     inputs: dict[str, _Described] = field(default_factory=dict)
     outputs: dict[str, _Described] = field(default_factory=dict)
+    weights: dict[str, _Described] = field(default_factory=dict)  # The updated variables.
+    variables: dict[str, tf.Variable] = field(default_factory=dict)  # By the same names.
     updated: list[str] = field(default_factory=list)
     unconnected: list[str] = field(default_factory=list)
 
     def trace(self, function: Any, path: pathlib.Path) -> Any:
         """The function of the new signature, a ConcreteFunction."""
-        specs, results = function.structured_input_signature[1], function.structured_outputs
+        specs, results = (
+            dict(sorted(each.items())) for each in (function.structured_input_signature[1], function.structured_outputs)
+        )
         self._check_names("of", "outputs", self.of, results)
         self._check_names("wrt", "inputs", [key for key in self.wrt if key != _VARIABLES], specs)
         if self.loss is not None and not results[self.of[0]].dtype.is_floating:
@@ -306,17 +339,16 @@ class _Gradients:
         for key in self.of:
             wanted, meaning = (f"d_{key}", f"upstream gradient of {key}") if self.loss is None else ("target", "target")
             upstream[_add(self.inputs, wanted, results[key], meaning)] = results[key]
-        called = trace(lambda *x: function(**dict(zip(specs, x, strict=True))), list(specs.values()))
+        call = trace(lambda *x: function(**dict(zip(specs, x, strict=True))), list(specs.values()))
 
         def gradients(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-            values = [*(inputs[key] for key in specs), *called.captured_inputs]
-            pairs = zip(called.graph.inputs, values, strict=True)
+            values = [*(inputs[key] for key in specs), *call.captured_inputs]
+            pairs = zip(call.graph.inputs, values, strict=True)
             # Copied without the calls in it, so that only what these gradients need is computed, and saved.
-            copied = copy_with_rules(_API, self.rules, f"'{path}'", called.graph, pairs)
-            outputs = dict(zip(sorted(results), copied, strict=True))
+            copied = copy_with_rules(_API, self.rules, f"'{path}'", call.graph, pairs)
+            outputs = dict(zip(results, copied, strict=True))
             ys = [outputs[key] for key in self.of]
-            # A dimension of unknown size could otherwise be broadcast, without an error.
-            dys = [tf.reshape(inputs[key], tf.shape(y)) for key, y in zip(upstream, ys, strict=True)]
+            dys = [_of_the_shape(key, inputs[key], of, outputs[of]) for key, of in zip(upstream, self.of, strict=True)]
             if self.loss is not None:
                 ys, dys = [_LOSSES[self.loss](ys[0], dys[0])], []
                 outputs[_add(self.outputs, "loss", ys[0], "loss")] = ys[0]
@@ -352,16 +384,18 @@ class _Gradients:
             found = tf.gradients(ys, [source for _, source in sources], dys or None, name="d") if sources else []
         except LookupError as error:
             raise ValueError(
-                f"{_API}: the ops between must have gradients. {reason_of(error).partition('. ')[0]}. Pass one, as in "
-                "rules={'Round': tf_cg_ops.rules.pass_through}."
+                f"{_API}: all ops from wrt to of must have a gradient. {reason_of(error).partition('. ')[0]}. Pass a "
+                "rule for this type of op, as in rules={'Round': tf_cg_ops.rules.pass_through}."
             ) from error
-        gradients, missing = {}, []
+        gradients: dict[str, tf.Tensor] = {}
+        missing: list[str] = []
         for (name, source), gradient in zip(sources, found, strict=True):
             is_variable = isinstance(source, tf.Variable)
             if gradient is None:
                 (self.unconnected if is_variable else missing).append(name)
             elif is_variable and self.update is not None:
                 source.assign_sub(tf.cast(self.update, gradient.dtype) * gradient)
+                self.variables[_add(self.weights, name, source, f"value of {name}")] = source
                 self.updated.append(name)
             else:
                 dense = tf.convert_to_tensor(gradient)  # Of a tf.gather it is sparse.
@@ -375,6 +409,16 @@ class _Gradients:
                 f"{text.quoted(missing)}. Leave it out, or pass rules for ops without a gradient, such as Round."
             )
         return gradients
+
+
+def _of_the_shape(key: str, tensor: tf.Tensor, of: str, y: tf.Tensor) -> tf.Tensor:
+    """The tensor, if it has the shape of an output. Without the check, a dimension of unknown size can be broadcast."""
+    if y.shape.is_fully_defined():
+        return tensor
+    shape, is_same = tf.shape(y), tf.reduce_all(tf.equal(tf.shape(tensor), tf.shape(y)))
+    checked = tf.raw_ops.Assert(condition=is_same, data=[f"{_API}: {key} must have the shape of {of}."])
+    with tf.control_dependencies([checked]):  # XLA and LiteRT leave it out, but keep the other op.
+        return tf.reshape(tensor, shape)
 
 
 def _add(known: dict[str, _Described], wanted: str, spec: Any, meaning: str) -> str:

@@ -1,0 +1,131 @@
+"""add_gradients with lite=True: LiteRT trains, keeps its weights, and needs no ops but its own."""
+
+import keras
+import numpy as np
+import pytest
+import sklearn.datasets
+import tensorflow as tf
+from ai_edge_litert.interpreter import Interpreter
+
+import tf_cg_ops as cg
+
+RATE, STEPS = 0.1, 150
+LAYERS = keras.layers
+NETS = {
+    "mlp": lambda: [LAYERS.Flatten(), LAYERS.Dense(32, activation="relu"), LAYERS.Dense(10)],
+    "cnn": lambda: [
+        LAYERS.Conv2D(8, 3, padding="same", activation="relu"),
+        LAYERS.MaxPooling2D(),
+        LAYERS.BatchNormalization(),
+        LAYERS.Conv2D(16, 3, activation="relu"),
+        LAYERS.Flatten(),
+        LAYERS.Dense(10),
+    ],
+}
+LITE = {"of": "output_0", "wrt": "variables", "name": "train", "update": RATE, "lite": True}
+
+
+def make(name):
+    keras.utils.set_random_seed(0)
+    return keras.Sequential([LAYERS.Input([8, 8, 1], name="images"), *NETS[name]()])
+
+
+def keras_step(net):
+    """A step of Keras's optimizer for the mode of inference, which is what a signature has."""
+    loss = keras.losses.CategoricalCrossentropy(from_logits=True)
+    optimizer = keras.optimizers.SGD(RATE)
+    optimizer.build(net.trainable_variables)
+
+    @tf.function
+    def step(images, targets):
+        with tf.GradientTape() as tape:
+            y = loss(targets, net(images, training=False))
+        optimizer.apply(tape.gradient(y, [each.value for each in net.trainable_variables]), net.trainable_variables)
+        return y
+
+    return step
+
+
+def interpret(folder, **options):
+    """An interpreter of the model, with built-in ops alone."""
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(folder), **options)
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+    return Interpreter(model_content=converter.convert())
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_litert_learns_digits_like_keras_and_its_weights_are_restored(name, tmp_path):
+    net = make(name)
+    net.export(tmp_path / "net", verbose=False)
+    report = cg.saved_model.add_gradients(tmp_path / "net", tmp_path / "lite", loss="crossentropy", **LITE)
+    assert len(report.weights) == len(report.updated) == len(net.trainable_weights)
+    interpreters = [interpret(tmp_path / "lite") for _ in range(2)]
+    first, second = (
+        {key: each.get_signature_runner(key) for key in each.get_signature_list()} for each in interpreters
+    )
+
+    digits = sklearn.datasets.load_digits()
+    images, targets = digits.images[..., None].astype(np.float32) / 16, np.eye(10, dtype=np.float32)[digits.target]
+    step = keras_step(net)
+    untrained = second["weights"]()
+    for chosen in np.random.default_rng(0).integers(len(images) // 2, size=[STEPS, 32]):
+        expected = step(images[chosen], targets[chosen])
+        found = first["train"](images=images[chosen], target=targets[chosen])["loss"]
+        np.testing.assert_allclose(found, expected, rtol=1e-3)
+    test = images[len(images) // 2 :]
+    logits = {"keras": net.predict_on_batch(test), "lite": first["serving_default"](images=test)["output_0"]}
+    accuracy = {key: np.mean(np.argmax(y, -1) == digits.target[len(images) // 2 :]) for key, y in logits.items()}
+    assert accuracy["keras"] > 0.75
+    assert abs(accuracy["lite"] - accuracy["keras"]) <= 0.01
+
+    trained = first["weights"]()
+    for row, weight in zip(report.weights, net.trainable_weights, strict=True):
+        np.testing.assert_allclose(trained[row.name], weight, rtol=1e-3, atol=1e-4)
+        assert not np.array_equal(trained[row.name], untrained[row.name])
+    np.savez(tmp_path / "weights.npz", **trained)
+    with np.load(tmp_path / "weights.npz") as saved:
+        returned = second["set_weights"](**saved)
+    np.testing.assert_array_equal(second["serving_default"](images=test)["output_0"], logits["lite"])
+    for key, value in trained.items():
+        np.testing.assert_array_equal(returned[key], value)
+
+
+def test_the_report_names_weights_and_a_session_finds_them(tmp_path):
+    """The two signatures also work in TensorFlow."""
+    net = make("mlp")
+    net.export(tmp_path / "net", verbose=False)
+    report = cg.saved_model.add_gradients(tmp_path / "net", tmp_path / "lite", loss="mse", **LITE)
+    tensors = {each.name: each.tensor for each in report.weights}
+    loaded = tf.saved_model.load(tmp_path / "lite")
+    assert {name: tuple(spec.shape) for name, spec in loaded.signatures["weights"].structured_outputs.items()} == {
+        each.name: each.shape for each in report.weights
+    }
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tf.compat.v1.saved_model.load(session, ["serve"], str(tmp_path / "lite"))
+        found = session.run(tensors)
+    for row, weight in zip(report.weights, net.trainable_weights, strict=True):
+        np.testing.assert_array_equal(found[row.name], weight)
+    doubled = {name: 2 * value for name, value in found.items()}
+    loaded.signatures["set_weights"](**{name: tf.constant(value) for name, value in doubled.items()})
+    for name, value in loaded.signatures["weights"]().items():
+        np.testing.assert_array_equal(value, doubled[name])
+
+
+def test_gradients_without_a_step(tmp_path):
+    """LiteRT gets upstream gradients and returns gradients, here of somebody's model with a custom gradient."""
+    module = tf.Module()
+    module.w = tf.Variable([2.0, 3.0], name="w")
+    spike = cg.straight_through(surrogate="hard_tanh")(tf.sign)
+    module.f = tf.function(lambda x: {"y": spike(module.w * x)}, input_signature=[tf.TensorSpec([None, 2], name="x")])
+    tf.saved_model.save(module, tmp_path / "model", signatures=module.f)
+    report = cg.saved_model.add_gradients(
+        tmp_path / "model", tmp_path / "lite", of="y", wrt=["x", "variables"], lite=True
+    )
+    assert report.weights == []
+    run = interpret(tmp_path / "lite", signature_keys=["gradients"]).get_signature_runner("gradients")
+    x, dy = np.float32([[0.1, -0.2], [3.0, 0.3]]), np.float32([[1.0, 10.0], [-3.0, 7.0]])
+    found = run(x=x, d_y=dy)
+    inside = (np.abs([2.0, 3.0] * x) <= 1) * dy
+    np.testing.assert_array_equal(found["y"], np.sign(x))
+    np.testing.assert_allclose(found["d_x"], inside * [2.0, 3.0], rtol=1e-6)
+    np.testing.assert_allclose(found["d_w"], np.sum(inside * x, axis=0), rtol=1e-6)

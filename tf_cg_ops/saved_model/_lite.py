@@ -1,0 +1,125 @@
+"""Functions that LiteRT (TensorFlow Lite) runs with the ops that it has built in.
+
+The converter tells which these are. It converts a function with TensorFlow's ops allowed, and the result lists its ops.
+"""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
+
+from ._lite_ops import COMPOSITIONS
+
+_API = "saved_model.add_gradients"
+# What the converter writes before the name of an op of TensorFlow that LiteRT has not.
+_FLEX = "Flex"
+# An attribute of a model that Keras saved, but not of one that it exported.
+_OF_KERAS = "_default_save_signature"
+
+
+def with_lite_ops(function: Any, variables: Sequence[tf.Variable], *, flex: bool) -> Any:
+    """Replaces the ops of a concrete function that LiteRT has not by compositions of ops that it has.
+
+    Args:
+      function: A concrete function of Tensors.
+      variables: The variables that it captures, and perhaps others.
+      flex: Whether other ops of TensorFlow may stay, for a LiteRT with TensorFlow's ops.
+
+    Returns:
+      A concrete function with the same inputs, outputs and captured variables.
+
+    Raises:
+      ValueError: LiteRT cannot run an op, or the function has other state than variables.
+    """
+    handles = {id(variable.handle) for variable in variables}
+    for captured, inside in function.graph.captures:
+        if captured.dtype == tf.resource and id(captured) not in handles:
+            names = ", ".join(f"{op.type} ('{op.name}')" for op in inside.consumers())
+            raise ValueError(f"{_API}: with lite=True, variables must be the only state, got what {names} reads.")
+    specs = tf.nest.flatten(function.structured_input_signature)
+    places: dict[str, str] = {}  # The first op of each type that stays.
+
+    def replace(_: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor] | None:
+        outputs = COMPOSITIONS[op.type](op, *inputs) if op.type in COMPOSITIONS else None
+        if outputs is None:
+            places.setdefault(op.type, op.name)
+        return outputs if outputs is None or isinstance(outputs, list) else [outputs]
+
+    def call(**tensors: tf.Tensor) -> Any:
+        values = [*(tensors[spec.name] for spec in specs), *function.captured_inputs]
+        copy = GraphCopy(zip(function.inputs, values, strict=True), replace, is_ordered=True)
+        outputs = [tf.identity(output) for output in copy.outputs_of(function.graph)]
+        return tf.nest.pack_sequence_as(function.structured_outputs, outputs)
+
+    new = tf.function(call, autograph=False).get_concrete_function(**{spec.name: spec for spec in specs})
+    # The converter accepts some of the ops that stay, and makes a wrong program of them.
+    uncovered = [_FLEX + op for op in places if op in COMPOSITIONS]
+    _check(list(dict.fromkeys([*uncovered, *_ops_that_are_not_built_in(new, variables)])), places, flex)
+    return new
+
+
+def _ops_that_are_not_built_in(function: Any, variables: Sequence[tf.Variable]) -> list[str]:
+    """The ops in the converted function that LiteRT has not built in; Flex stands before TensorFlow's."""
+    module = tf.Module()
+    module.state = list(variables)  # Only what is saved is converted.
+    with tempfile.TemporaryDirectory() as folder:
+        tf.saved_model.save(module, folder, signatures={"function": function})
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=["function"])
+        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS, tf.lite.OpsSet.SELECT_TF_OPS]
+        converter.allow_custom_ops = True  # Ops that LiteRT cannot run at all are then listed, too.
+        converter.experimental_enable_resource_variables = True
+        return tf_internal.custom_ops_of_lite_model(converter.convert())
+
+
+def _check(others: Sequence[str], places: Mapping[str, str], flex: bool) -> None:
+    """Raises ValueError if one of the ops must not be there."""
+    missing = [op for op in others if not (flex and op.startswith(_FLEX))]
+    if not missing:
+        return
+    types = [op.removeprefix(_FLEX) for op in missing]
+    names = ", ".join(f"{op} ('{places[op]}')" if op in places else op for op in types)
+    message = f"{_API}: with lite=True, all ops must be ones that LiteRT has, got {names}."
+    if any(op in COMPOSITIONS for op in types):
+        message += (
+            " Convolutions and pools must have known sizes, channels last and no groups, and batch normalization must "
+            "be for inference."
+        )
+    if all(op.startswith(_FLEX) for op in missing):
+        message += " If your LiteRT includes TensorFlow's ops, write flex=True."
+    raise ValueError(message)
+
+
+def weight_signatures(variables: Mapping[str, tf.Variable]) -> dict[str, Any]:
+    """Concrete functions that return the values of these variables, and that set them and return them."""
+
+    def weights() -> dict[str, tf.Tensor]:
+        return {name: tf.identity(variable) for name, variable in variables.items()}
+
+    def set_weights(**values: tf.Tensor) -> dict[str, tf.Tensor]:
+        for name, variable in variables.items():
+            variable.assign(values[name])
+        return weights()
+
+    specs = {name: tf.TensorSpec(each.shape, each.dtype, name) for name, each in variables.items()}
+    return {
+        "weights": tf.function(weights, autograph=False).get_concrete_function(),
+        "set_weights": tf.function(set_weights, autograph=False).get_concrete_function(**specs),
+    }
+
+
+def let_the_converter_see_all_signatures(meta_graph: Any) -> None:
+    """Gives a model that Keras exported an attribute without which the converter only takes its default signature.
+
+    See `tf.lite.TFLiteConverter.from_saved_model`. It only asks whether the attribute is there; this one is empty.
+    """
+    nodes = meta_graph.object_graph_def.nodes
+    names = {child.local_name for child in nodes[0].children}
+    if "serve" in names and _OF_KERAS not in names:
+        nodes[0].children.add(local_name=_OF_KERAS, node_id=len(nodes))
+        empty = nodes.add().user_object
+        empty.identifier = "_generic_user_object"
+        empty.version.producer = empty.version.min_consumer = 1
