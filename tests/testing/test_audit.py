@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 import tf_cg_ops as cg
 import tf_cg_ops_cli
@@ -709,3 +710,15 @@ def test_none_among_the_upstream_gradients_is_zero():
 def test_a_model_without_gradients_of_its_own():
     report = cg.testing.audit(keras.Sequential([keras.Input([3]), keras.layers.Dense(4)]), [X])
     assert str(report) == "'Sequential' has no gradients of its own, and its gradient is finite."
+
+
+@pytest.mark.parametrize("package", [keras, tf_keras], ids=["keras", "tf_keras"])
+def test_a_keras_model_gets_random_inputs_that_fit_its_own(package):
+    """A functional model has them in a structure, and a Sequential of Keras 3 only in a list."""
+    layers, right = package.layers, function_of("log1pexp_0")
+    a, b = package.Input([3], name="a"), package.Input([2], name="b", dtype="int32")
+    y = layers.Concatenate()([right(a), layers.Flatten()(layers.Embedding(2, 1)(b))])
+    sequential = package.Sequential([layers.Input([3]), layers.Dense(2, right)])
+    for model in (package.Model([a, b], y), package.Model({"a": a, "b": b}, y), sequential):
+        (row,) = cg.testing.audit(model).rows
+        assert row.verdict == "right"

@@ -3,6 +3,7 @@
 import runpy
 import typing
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -118,6 +119,28 @@ def test_autograph_converts_the_function_where_tf_function_does():
     assert not check_gradient(control_flow, [np.abs(X)], modes=modes, second_order=True, forward_mode=True).failures
     with pytest.raises(AssertionError, match="could not be computed in mode 'vectorized': Operator"):
         check_gradient(control_flow, [np.abs(X)])
+
+
+def dense(dtype, model_dtype=None):
+    layer = keras.layers.Dense(3, "gelu", dtype=dtype)
+    return keras.Sequential([keras.Input([3], dtype=model_dtype), layer]) if model_dtype else layer
+
+
+@pytest.mark.core
+@pytest.mark.parametrize(
+    "dtypes",
+    [["float32"], ["float32", "float32"], ["float64", "float32"], ["float64"], ["float64", "float64"]],
+    ids=str,
+)
+def test_keras_must_compute_in_float64_or_get_tolerances(dtypes):
+    """A functional model casts its inputs to their dtypes, and any other layer to its own."""
+    function = dense(*dtypes)
+    tolerances = {}
+    if "float32" in dtypes:
+        with pytest.raises(ValueError, match="with a tolerance of 1e-06, because it computes in float32"):
+            check_gradient(function, [BATCH], modes=["eager"])
+        tolerances = {"rtol": 1e-3, "step": 0.1}
+    assert not check_gradient(function, [BATCH], modes=["eager"], **tolerances).failures
 
 
 @pytest.mark.core

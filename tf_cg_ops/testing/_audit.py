@@ -273,7 +273,7 @@ def _made_up(f: Any, name: str) -> Any:
 
 def _signature_in_keras(f: Any) -> Any:
     """The signature of a Keras model that knows its inputs; None for anything else."""
-    inputs = getattr(f, "inputs", None)  # A list, where `input` has the structure; not every Sequential has both.
+    inputs: Any = getattr(f, "inputs", None)  # A list, where `input` has the structure; not every Sequential has both.
     package = dispatch.package_of_keras_tensors(inputs or ())
     if not package:
         return None

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tf_cg_ops._src.core import convert, misplaced_calls, text, tf_internal
 from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.custom_gradient.custom_jvp import CustomJvp
+from tf_cg_ops._src.keras.dispatch import package_of_keras_tensors
 
 from . import _modes
 from ._compare_modes import ModeComparisons
@@ -134,7 +135,8 @@ def check_gradient(
     arguments = Arguments(f, args, kwargs)
     name = text.name_of(f)
     function = arguments.flatten_function(f, step)
-    values = _differentiable_values(name, function, max(rtol, atol))
+    values = _differentiable_values(name, function)
+    _check_precision(f, name, values, max(rtol, atol))
     numbers = RandomNumbers(seed)
     upstream = [numbers.draw_like(value) for value in values]
     intended = function
@@ -225,7 +227,7 @@ def _check_number(name: str, value: Any, number_type: type, least: float, most: 
         raise ValueError(message)
 
 
-def _differentiable_values(name: str, function: FlatFunction, tolerance: float) -> Arrays:
+def _differentiable_values(name: str, function: FlatFunction) -> Arrays:
     """The outputs that have derivatives; raises an error if the function cannot be differentiated numerically."""
     if not function.names:
         raise ValueError(
@@ -249,13 +251,6 @@ def _differentiable_values(name: str, function: FlatFunction, tolerance: float) 
             "and step=0.1."
         )
         raise TypeError(message) from error
-    for output in filter(has_derivative, outputs):
-        if output.dtype.size < tf.float64.size * (2 if output.dtype.is_complex else 1) and tolerance < _LEAST_TOLERANCE:
-            raise ValueError(
-                f"{API}: cannot check '{name}' with a tolerance of {tolerance:g}, because it computes in "
-                f"{output.dtype.name}: that is the dtype of its value for arguments of float64. Pass rtol=1e-3 and "
-                "step=0.1, or let it compute in float64, as a Keras layer does with dtype='float64'."
-            )
     values = [np.array(output) for output in outputs if has_derivative(output)]
     if not values:
         got = f"only {text.quoted(output.dtype.name for output in outputs)}" if outputs else "no tensor"
@@ -270,6 +265,22 @@ def _differentiable_values(name: str, function: FlatFunction, tolerance: float) 
             "random numbers, draw them with a fixed seed, as with tf.random.stateless_uniform."
         )
     return values
+
+
+def _check_precision(f: Any, name: str, values: Arrays, tolerance: float) -> None:
+    """ValueError if the function is known to compute in less than double precision, and the tolerance is too small."""
+    known = [str(value.real.dtype) for value in values]
+    inputs = getattr(f, "inputs", None) or ()
+    if package_of_keras_tensors(inputs):  # A functional model of Keras casts its inputs to these dtypes.
+        known += [tf.as_dtype(tensor.dtype).name for tensor in inputs]
+    else:  # Another layer of Keras casts to this one.
+        known.append(getattr(f, "compute_dtype", "float64"))
+    lower = next((dtype for dtype in known if dtype in ("float32", "float16", "bfloat16")), None)
+    if lower and tolerance < _LEAST_TOLERANCE:
+        raise ValueError(
+            f"{API}: cannot check '{name}' with a tolerance of {tolerance:g}, because it computes in {lower}. Pass "
+            "rtol=1e-3 and step=0.1, or let it compute in float64: in Keras, give Input and all layers dtype='float64'."
+        )
 
 
 def _is_equal(first: tf.Tensor, second: tf.Tensor) -> bool:

@@ -49,13 +49,11 @@ def _type_name(value: Any) -> str:
     return "Tensor" if isinstance(value, tf.Tensor) else type(value).__name__
 
 
-def add_note(error: Exception, note: str) -> None:
-    """Adds a sentence to an exception of the user's own code, which Python prints below it.
-
-    The exception itself stays as it is. Python 3.10 has no notes.
-    """
-    if hasattr(error, "add_note") and note not in getattr(error, "__notes__", ()):
-        error.add_note(note)
+def add_note(error: Any, note: str) -> None:
+    """Adds a note to an exception of the user's own code, as `add_note` does in Python 3.11, which prints notes."""
+    notes = getattr(error, "__notes__", [])
+    if note not in notes:
+        error.__notes__ = [*notes, note]
 
 
 def quoted(names: Iterable[str]) -> str:

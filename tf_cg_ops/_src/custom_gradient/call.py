@@ -208,7 +208,7 @@ def _compute(
     except TypeError:
         bind(wording.api, function, args, kwargs, wording.how_to_call)
         raise
-    except NotImplementedError as error:
+    except (NotImplementedError, AttributeError) as error:
         wording.add_note_about_numpy(f"'{text.name_of(function)}'", error)
         raise
     is_pair = isinstance(result, (tuple, list)) and len(result) == 2

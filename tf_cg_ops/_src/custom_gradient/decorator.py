@@ -20,6 +20,10 @@ _FOR_VALUES = (
     "For values, as with the custom_gradient(fx, gx, x) of TFP and contrib, write tf_cg_ops.embed_gradient(fx, gx, x), "
     "or tf_cg_ops.compat.tfp_math.custom_gradient(fx, gx, x) for TFP's shapes"
 )
+_AS_IN_PYTORCH = (
+    "Write tf_cg_ops.custom_vjp({0}.forward, {0}.backward). Unlike in PyTorch, they take no ctx: forward(*args) "
+    "returns (value, residuals), and backward(residuals, *dys) returns the gradients."
+)
 _DECORATES = "It decorates one function, which returns (value, grad_fn): @tf_cg_ops.custom_gradient."
 
 
@@ -106,7 +110,7 @@ def custom_gradient(
     if f is None:
         return functools.partial(custom_gradient, saved_orders=saved_orders)
     if isinstance(f, type) and callable(getattr(f, "forward", None)) and callable(getattr(f, "backward", None)):
-        raise not_a_function("custom_gradient", f, as_in_pytorch(f"{f.__name__}.forward", f"{f.__name__}.backward"))
+        raise not_a_function("custom_gradient", f, _AS_IN_PYTORCH.format(f.__name__))
     if not callable(getattr(f, "__func__", f)):  # A classmethod is not callable.
         raise not_a_function("custom_gradient", f, f"{_DECORATES} {_FOR_VALUES}.")
     return CustomGradient("custom_gradient", f, functools.partial(call_with_gradient, saved_orders=saved_orders))
@@ -122,14 +126,6 @@ def check_saved_orders(api: str, saved_orders: Any) -> int | None:
 
 
 _PASS_THE_FUNCTION = "Pass the function itself, then call the result with its arguments."
-
-
-def as_in_pytorch(forward: str = "forward", backward: str = "backward") -> str:
-    """The advice for forward and backward passes that are written for PyTorch."""
-    return (
-        f"Write tf_cg_ops.custom_vjp({forward}, {backward}). Unlike in PyTorch they take no ctx: forward(*args) returns "
-        "(value, residuals), and backward(residuals, *dys) returns the gradients."
-    )
 
 
 def not_a_function(api: str, value: Any, advice: str = _PASS_THE_FUNCTION) -> TypeError:

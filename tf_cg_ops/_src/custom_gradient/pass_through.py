@@ -71,7 +71,7 @@ registration.makers["grad_pass_through"] = grad_pass_through
 
 
 _WORDING = dataclasses.replace(
-    without_gradient_function("grad_pass_through"),
+    without_gradient_function("grad_pass_through", is_for_users_code=True),
     # The gradient passes unchanged, so if it does not fit the input, the value does not.
     wrong_number=(
         "'{function}' must return as many tensors as it has inputs, {expected} ({names}), got {got}. Use "

@@ -70,6 +70,8 @@ class Wording:
     not_traced: str = _not_traced("{gradient_function}")
     # A note on exceptions that the user's gradient function raises.
     raised: str = ""
+    # Whether a NotImplementedError comes from the user's code: other APIs raise their own.
+    is_for_users_code: bool = True
 
     def subject_of(self, function: str) -> str:
         """The start of a message about the gradients of this function."""
@@ -92,12 +94,14 @@ class Wording:
         self.add_note_about_numpy(self.subject_of(function).partition(": ")[2], error)
 
     def add_note_about_numpy(self, subject: str, error: Exception) -> None:
-        """Adds the remedy to the exception that a symbolic Tensor raises in NumPy."""
-        if isinstance(error, NotImplementedError) and not tf.executing_eagerly():
+        """Adds the remedy to the exception that a symbolic Tensor raises in NumPy, or if it is asked for its array."""
+        is_method = isinstance(error, AttributeError) and error.name == "numpy" and tf.is_tensor(error.obj)
+        is_array = isinstance(error, NotImplementedError) and self.is_for_users_code
+        if (is_method or is_array) and not tf.executing_eagerly():
             text.add_note(
                 error,
-                f"{self.api}: in a graph, {subject} gets symbolic Tensors, which NumPy cannot compute with. Use "
-                "TensorFlow's functions, such as tf.sign for np.sign, or wrap it with tf_cg_ops.numpy_function.",
+                f"{self.api}: in a graph, {subject} gets symbolic Tensors, which have no values yet. If it calls "
+                "NumPy, use TensorFlow's functions instead, such as tf.sign for np.sign, or tf_cg_ops.numpy_function.",
             )
 
     def wrong_number_message(self, function: str, number: int, names: list[str]) -> str:
@@ -121,10 +125,16 @@ CUSTOM_GRADIENT = Wording("custom_gradient", names_keywords=True)
 
 
 @functools.cache
-def without_gradient_function(api: str, differentiated: str = "") -> Wording:
+def without_gradient_function(api: str, differentiated: str = "", is_for_users_code: bool = False) -> Wording:
     """The wording of an API whose user writes no gradient function, but maybe another one, such as a residual."""
     not_traced = _not_traced(f"the {differentiated}" if differentiated else "'{function}'")
-    return Wording(api, subject="the gradient of '{function}'", no_rule=f"{_NO_RULE}.", not_traced=not_traced)
+    return Wording(
+        api,
+        subject="the gradient of '{function}'",
+        no_rule=f"{_NO_RULE}.",
+        not_traced=not_traced,
+        is_for_users_code=is_for_users_code,
+    )
 
 
 def how_to_cast(got: tf.DType, expected: tf.DType) -> str:

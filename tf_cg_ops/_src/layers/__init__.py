@@ -44,15 +44,15 @@ def _explained(layer: Any) -> Any:
     advice = getattr(layer, "advice", f"Write layer = {api}{shown}, then layer(x).")
 
     @functools.wraps(layer.__init__)
-    def __init__(self: Any, /, *args: Any, **kwargs: Any) -> None:
+    def init(self: Any, /, *args: Any, **kwargs: Any) -> None:
         try:
             layer.__init__(self, *args, **kwargs)
         except TypeError:
             misplaced_calls.check_fits(api, layer.__init__, (self, *args), kwargs, advice)
             raise
 
-    __init__.__signature__ = signature  # type: ignore[attr-defined]  # Keras reads it without following __wrapped__.
-    return __init__
+    init.__signature__ = signature  # type: ignore[attr-defined]  # Keras reads it, and does not follow __wrapped__.
+    return init
 
 
 def register_with_loaded_keras() -> None:

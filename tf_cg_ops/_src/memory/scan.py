@@ -175,7 +175,10 @@ def _number_of_steps(xs: Any, length: int | tf.Tensor | None) -> int | tf.Tensor
     if length is not None:
         sizes["length"] = length
     if not sizes:
-        raise ValueError(f"{_API}: xs or length must tell the number of steps, got neither. Write scan(f, init, xs), or pass length=.")
+        raise ValueError(
+            f"{_API}: xs or length must tell the number of steps, got neither. Write scan(f, init, xs), or pass "
+            "length=."
+        )
     known = {name: size for name, size in sizes.items() if isinstance(size, int)}
     if known.get("length", 0) < 0:
         raise ValueError(f"{_API}: length must be 0 or more, got {known['length']}.")

@@ -127,7 +127,8 @@ def straight_through(
 def with_surrogate(api: str, f: Callable[..., Any], surrogate: Any, slope: Any, derivative: Any) -> CustomGradient:
     """`straight_through` of a function, with the name `api` in messages."""
     check_surrogate(api, surrogate, slope, derivative)
-    wording = without_gradient_function(api, differentiated="surrogate" if derivative is None else "derivative")
+    differentiated = "surrogate" if derivative is None else "derivative"
+    wording = without_gradient_function(api, differentiated, is_for_users_code=True)
 
     def gradient_at(x: tf.Tensor, name: str) -> Callable[[Any], Any]:
         """The gradient as a function of the upstream gradient. What the user wrote runs now, as variables are now."""
