@@ -121,6 +121,8 @@ def add_gradients(
 ) -> AddGradientsReport:
     """Copies a SavedModel, and adds a signature that computes gradients, for programs without Python.
 
+    Use it to train, or to compute saliency maps, in such a program.
+
     >>> import tempfile
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -169,19 +171,13 @@ def add_gradients(
       underscores; other characters become underscores, and a name that is taken gets a number, as in `d_kernel_1`.
 
     Raises:
-      FileNotFoundError: `source` is not a SavedModel, or lacks files of variables; the parent of `target` is not a
-        folder.
-      NotADirectoryError: `source` is a file.
-      FileExistsError: `target` exists.
-      TypeError: An argument has the wrong type; an output or input that you name has no real or complex numbers.
-      ValueError: The model does not have what `signature`, `of` or `wrt` names (the message lists what it has); `name`
-        is taken; `of` does not depend on an input that you name, or on any variable; an op has no gradient; `loss` or
-        `update` does not fit; the file lacks a gradient function of `tf.custom_gradient`; a rule matches no op or
-        returns wrong gradients; the SavedModel is of TensorFlow 1, malformed, or cannot be read or loaded; `target`
-        lies inside `source`.
+      OSError: `source` is not a complete SavedModel, `target` exists, or its parent is not a folder.
+      TypeError: An argument has the wrong type or dtype.
+      ValueError: The model lacks what you name (the message lists what it has), or a gradient; `name`, `loss` or
+        `update` does not fit; or as in `override`.
       RuntimeError: The new model fails, or computes other values.
 
-    If there is an error, nothing is written.
+    If there is an error, nothing is written. TensorFlow has nothing like it.
     """
     of, wrt = _names("of", of), _names("wrt", wrt)
     if not (isinstance(name, str) and re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII)):

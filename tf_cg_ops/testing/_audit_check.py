@@ -1,4 +1,4 @@
-"""The gradient of one place against TensorFlow's own gradient of the ops inside, at the numbers of a recorded run.
+"""The gradient of one place against TensorFlow's own gradient of the ops inside, on the values of a recorded run.
 
 They are compared in the dtypes of the model and, if they differ there, in double precision. Where they differ still, or
 TensorFlow's is not finite, numeric differentiation decides.
@@ -136,7 +136,7 @@ class Computation:
         self._has: dict[bool, list[list[bool]]] = {}
 
     def at(self, run: Run) -> "Computation":
-        """The computation at the numbers of a run, also of another place with an equal `key`."""
+        """The computation on the values of a run, also of another place with an equal `key`."""
         other = copy.copy(self)  # It shares what is traced.
         other._run = [tf.constant(x) for x in run.values]
         return other
@@ -306,7 +306,7 @@ def _is_rounded(constant: Any) -> bool:
 
 @np.errstate(all="ignore")  # What is not finite is noticed.
 def check(place: Place, run: Run, computation: Computation, max_elements: int) -> Findings:
-    """Compares the gradient at the numbers of one run, for its upstream gradient and for a random one."""
+    """Compares the gradient on the values of one run, for its upstream gradient and for a random one."""
     arrived = [numbers(dy) for dy in run.upstream]
     found, computation = Findings(upstream_norm=_norm(arrived)), computation.at(run)
     try:

@@ -105,9 +105,9 @@ def check_gradient(
       A `GradientReport`, which prints as a table: the worst element for each mode, order and argument.
 
     Raises:
-      AssertionError: A gradient, value or tangent is wrong, or raised an exception.
-      ValueError: A mode is unknown; nothing has a derivative; an argument is not finite; `f` is random or imprecise;
-        or options do not fit.
+      AssertionError: A gradient, value or tangent is wrong or raised an exception.
+      ValueError: A mode is unknown; nothing is differentiable; an argument is not finite; `f` is random or imprecise;
+        options do not fit.
       TypeError: An argument has the wrong type or does not fit `f`, or `f` mixes float32 with float64.
       RuntimeError: You call it in a graph.
 

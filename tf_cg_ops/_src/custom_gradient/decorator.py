@@ -90,9 +90,9 @@ def custom_gradient(
       A function with the signature of `f` that returns its `y`, in the same structure.
 
     Raises:
-      TypeError: `f` does not return `(y, grad_fn)`; `grad_fn` does not take the `variables`, or returns None; a
+      TypeError: `f` does not return `(y, grad_fn)`; `grad_fn` returns nothing, or does not take the `variables`; a
         gradient is not numeric, or complex for a real input.
-      ValueError: `saved_orders` is less than 1; the gradients do not fit the arguments in number, structure or shape.
+      ValueError: `saved_orders` is less than 1; the gradients do not fit in number, structure or shape.
       RuntimeError: A loaded model lacks this gradient or order.
       tf.errors.InvalidArgumentError: A shape is wrong at run time.
 

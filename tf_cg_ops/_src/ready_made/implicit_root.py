@@ -68,8 +68,8 @@ def implicit_root(
     True
 
     `solve(*args)` can find `y` by any method: a `tf.while_loop`, Newton's method, SciPy in a `tf.numpy_function`. It
-    runs once, in the forward pass. The derivative is the one of a step of Newton's method at `y`. With the Jacobians
-    `dr/dy` and `dr/dx` of the residual, the gradient with respect to `x`, for an upstream gradient `dy`, is
+    runs once, in the forward pass. The derivative equals the derivative of one Newton step at `y`. With the
+    Jacobians `dr/dy` and `dr/dx` of the residual, the gradient with respect to `x`, for an upstream gradient `dy`, is
 
         dx = -(dr/dx)^H u    where    (dr/dy)^H u = dy
 
