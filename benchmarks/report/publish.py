@@ -23,6 +23,7 @@ PAGES: dict[pathlib.Path, dict[str, Callable[[dict[str, Any]], str]]] = {
         "size": table.size,
     },
     ROOT / "docs" / "memory.md": {
+        "plans": lambda run: table.plans(read("plans")),
         "origin": table.origin,
         "blocks": table.blocks,
         "loops": table.loops,
