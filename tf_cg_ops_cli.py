@@ -145,7 +145,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         nargs="+",
         default=[],
-        help="functions whose gradient differs on purpose, such as a straight-through estimator",
+        help="functions, or their places in the table, whose gradient differs on purpose",
     )
     audit.add_argument("--html", metavar="FILE", type=pathlib.Path, help="also write the table as a page")
 

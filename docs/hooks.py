@@ -24,7 +24,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Turns links to examples, which work on GitHub, into links to their pages."""
+    """Turns links to examples, which work on GitHub, into links to their pages, and drops what is only for GitHub."""
+    markdown = re.sub(r"^On GitHub, .*\n", "", markdown, flags=re.MULTILINE)
     return re.sub(r"\]\(\.\./examples/(?:\w+/)?(\w+)\.(?:py|c)\)", r"](examples/\1.md)", markdown)
 
 
@@ -41,7 +42,7 @@ def on_page_content(html: str, page: Page, **_: Any) -> str:
 
 
 def _with_breaks(cell: re.Match[str]) -> str:
-    between_words = re.compile(r"(?<=\w[._])(?=\w)|(?<=[a-z])(?=[A-Z])")
+    between_words = re.compile(r"(?<=[^\W\d][._])(?=\w)|(?<=[a-z])(?=[A-Z])")
     return re.sub(r"(?<=<code>)[^<]*(?=</code>)", lambda name: between_words.sub("<wbr>", name[0]), cell[0])
 
 

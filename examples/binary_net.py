@@ -144,8 +144,8 @@ def in_fresh_process(output: pathlib.Path) -> None:
 
 def draw(model: keras.Model, curves: dict[str, list[float]], path: pathlib.Path) -> None:
     """The learning curves, and the signs of the first layer's weights."""
-    figure = Figure(figsize=(10, 4.4), layout="constrained")
-    learning, weights = figure.subplots(1, 2)
+    figure = Figure(figsize=(14, 4.4), layout="constrained")
+    learning, weights = figure.subplots(1, 2, width_ratios=[1, 1.6])
     for name, curve in curves.items():
         learning.plot(np.arange(EPOCHS) + 1, curve, linewidth=2, label=name)
     learning.axhline(1 / CLASSES, color="grey", linestyle=":", label="chance")
@@ -154,7 +154,7 @@ def draw(model: keras.Model, curves: dict[str, list[float]], path: pathlib.Path)
     learning.legend(loc="center right")
     signs = np.sign(model.get_layer("first").kernel.numpy()).T.reshape([-1, 8, 8])[:32]
     tiles = np.pad(signs, ((0, 0), (1, 1), (1, 1))).reshape([4, 8, 10, 10])
-    weights.imshow(tiles.transpose(0, 2, 1, 3).reshape([40, 80]), cmap="RdBu", interpolation="nearest")
+    weights.imshow(tiles.transpose(0, 2, 1, 3).reshape([40, 80]), cmap="RdBu", interpolation="nearest", aspect="auto")
     weights.set(title="Weights of 32 units of the first layer: +1 blue, -1 red", xticks=[], yticks=[])
     figure.savefig(path, dpi=120)
 

@@ -145,7 +145,7 @@ def draw(truth: tuple[np.ndarray, np.ndarray], found: dict[str, Any], path: path
     whole.set(title="First derivative")
     kink.set(title="First derivative near 0", xlim=(-0.95, 0.95), ylim=(-0.05, 1.05))
     second.set(title="Second derivative", yscale="log", ylim=(1e-39, 1e3))
-    whole.legend(loc="center left", fontsize="small")
+    kink.legend(*whole.get_legend_handles_labels(), loc="lower right", fontsize="small")
     figure.savefig(path, dpi=120)
 
 

@@ -212,7 +212,7 @@ def draw(before: np.ndarray, after: np.ndarray, observed: np.ndarray, losses: li
     path_axes.plot(*follow(after, times), color="tab:blue", linewidth=2.5, label="after it")
     path_axes.plot(*observed.T, "ko", markersize=4, label="measured")
     path_axes.set(title="The solution", xlabel="$y_0$", ylabel="$y_1$", xlim=(-2.4, 2.4), ylim=(-2.4, 2.4))
-    path_axes.legend(loc="center")
+    path_axes.legend(loc="upper center", ncols=3, fontsize="small")
     grid = np.linspace(-2.4, 2.4, 25)
     points = np.stack(np.meshgrid(grid, grid)).reshape(2, -1)
     arrows = field(points, unpack(after)).reshape(2, 25, 25)

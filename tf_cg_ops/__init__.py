@@ -1,5 +1,16 @@
 """Custom gradients for TensorFlow that are data in the graph.
 
+Begin with one of these. `help` of each shows an example first.
+
+- `custom_gradient`: a function that returns its value together with its gradient function.
+- `straight_through`: a rounding, sign or spike that you can train through.
+- `embed_gradient`: a value and its derivative, both as Tensors.
+- `recompute_grad` and `scan`: training in less memory.
+- `numpy_function` and `implicit_root`: gradients of Python code and of what a solver finds.
+- `override_gradients`: a model that exists, with other gradients for its ops; `saved_model` does it on disk.
+- `testing.check_gradient` and `testing.audit`: whether a gradient is right, or all of them in a model.
+- `layers`: the ready-made gradients and `Recompute` for Keras.
+
 Importing the package registers its ops and their gradients, so that you can load a SavedModel that uses them. If Keras
 is already imported, it also registers the layers and functions, so that you can load Keras files that use them.
 """

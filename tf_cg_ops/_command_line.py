@@ -186,8 +186,8 @@ def _audit(options: argparse.Namespace) -> int:
         raise ValueError(
             f"audit: '{options.inputs}' must hold arrays named {name}/ARGUMENT, got {text.quoted(inputs)}."
         )
-    like = dict.fromkeys(options.intended)
-    report = testing.audit(signatures[name], inputs and inputs[name], like=like, progress=_print_to_stderr)
+    given = inputs and inputs[name]
+    report = testing.audit(signatures[name], given, intended=options.intended, progress=_print_to_stderr)
     if options.html is not None:
         options.html.write_text(report.to_html(), encoding="utf-8")
     is_wrong = bool(report.wrong or report.first_nonfinite)

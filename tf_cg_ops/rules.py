@@ -48,7 +48,7 @@ def _rule(function: _Function, key: str = "'Relu'", rule: str = "") -> _Function
 
 @_rule
 def built_in(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
-    """Returns the gradients that the op has without a rule. Use it in a rule that changes something about them.
+    """Returns the gradients that the op has without a rule. Use it in a rule that changes them.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -61,11 +61,11 @@ def built_in(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
     >>> bool(tf.reduce_all(tf.abs(dx - [2.0, 10.806046]) < 1e-5))
     True
 
-    Tapes and `tf.gradients` call the same gradient functions.
+    They are what TensorFlow's tapes and `tf.gradients` compute: `dx = J(x)^H dy` for an op with the Jacobian `J(x)`.
 
     Args:
       op: The op, as `tf_cg_ops.override_gradients` passes it to a rule.
-      *dy: The upstream gradient of each output.
+      *dy: The upstream gradient of each output, of its shape and dtype.
 
     Returns:
       A list with a gradient, or None, for each input.
@@ -89,7 +89,8 @@ def built_in(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
 
 @_rule
 def guided(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
-    """Guided backpropagation: passes only the positive part of the upstream gradient to the op's gradient.
+    """Guided backpropagation, for saliency maps: passes the positive part of the upstream gradient to the op's
+    gradient.
 
         dx = maximum(dy, 0) @ J(x)
 
@@ -103,12 +104,12 @@ def guided(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
     >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0, -100.0])).numpy().tolist()
     [0.0, 10.0, 0.0]
 
-    `J` is the Jacobian of the op. For a `Relu`, `dx` is `dy` where both `dy` and `x` are positive, and 0 elsewhere. A
-    picture of the gradient then shows only what raises the output.
+    `J` is the Jacobian of the op. For a `Relu`, `dx` is `dy` where both `dy` and `x` are positive, and 0 elsewhere. So
+    the map shows only what raises the output. TensorFlow has nothing like it.
 
     Args:
       op: An op with a gradient function, such as Relu, Relu6, LeakyRelu, Elu or Selu.
-      *dy: The upstream gradient of each output.
+      *dy: The upstream gradient of each output, of its shape and dtype.
 
     Returns:
       A list with a gradient, or None, for each input.
@@ -124,7 +125,7 @@ def guided(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
 
 @_rule
 def deconvnet(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
-    """Deconvolutional net: the gradient is the positive part of the upstream gradient, whatever the input is.
+    """Deconvolutional net, for saliency maps: the gradient is the positive part of the upstream gradient.
 
         dx = maximum(dy, 0)
 
@@ -140,7 +141,7 @@ def deconvnet(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
 
     Args:
       op: An op with one output, which has the shape of its first input.
-      *dy: The upstream gradient of the output.
+      *dy: The upstream gradient of the output, of its shape and dtype.
 
     Returns:
       A list with the gradient of the first input, and None for all others.
@@ -171,7 +172,7 @@ def pass_through(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
 
     Args:
       op: An op with one output, which has the shape of its first input.
-      *dy: The upstream gradient of the output.
+      *dy: The upstream gradient of the output, of its shape and dtype.
 
     Returns:
       A list with the gradient of the first input, and None for all others.
@@ -184,7 +185,7 @@ def pass_through(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
 
 @_rule
 def zero(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
-    """Passes no gradient through the op: `dx = 0`. After `tf.stop_gradient`, in contrast, it would be None.
+    """Passes no gradient through the op: `dx = 0`. (With `tf.stop_gradient` it would be None.)
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -201,7 +202,7 @@ def zero(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
       *dy: The upstream gradient of each output.
 
     Returns:
-      A list with zeros for each input that can have a gradient, and None for all others.
+      A list with zeros, of its shape and dtype, for each input that can have a gradient, and None for all others.
     """
     has_zeros = [tf_internal.is_trainable(x) and x.dtype not in (tf.resource, tf.variant) for x in op.inputs]
     return [tf.zeros_like(x) if zeros else None for x, zeros in zip(op.inputs, has_zeros, strict=True)]
@@ -238,6 +239,8 @@ def elementwise(op: tf.Operation) -> bool:
 def masked(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
     """A zero upstream gradient stays zero, also where the derivative of the op is infinite or nan.
 
+    Use it if `tf.where` hides an infinite number and your gradient is nan.
+
         dx = sum over broadcast dimensions of (dy * J(x) where dy != 0, else 0)
 
     >>> import tensorflow as tf
@@ -271,8 +274,7 @@ def masked(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
     Raises:
       ValueError: The op does not work element by element.
 
-    TensorFlow's own gradient of the op differs only where `dy` is zero. TensorFlow has nothing like this rule: see
-    https://github.com/tensorflow/tensorflow/issues/38349.
+    TensorFlow has nothing like it: see https://github.com/tensorflow/tensorflow/issues/38349.
 
     Source: the second `tf.where` is in the note "discussion/where-nan.pdf" of TensorFlow Probability, and in JAX's
     frequently asked questions under "Gradients contain NaN where using where".
@@ -299,7 +301,7 @@ def clip(
     global_norm: TensorLike | None = None,
     axis: Axis = None,
 ) -> Callable[..., list[tf.Tensor | None]]:
-    """Makes a rule that clips the gradients of an op.
+    """Makes a rule that clips the gradients of an op. Use it where they can get huge, as for `Exp` and `Reciprocal`.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -331,9 +333,9 @@ def clip(
       A rule for ops that have a gradient function.
 
     Raises:
-      TypeError: A limit is not a real number, or `axis` is not an int or a sequence of ints.
-      ValueError: The number of limits is not one, or `axis` is given without `norm`; a limit is negative, nan or not a
-        scalar. When the rule is called: `axis` is out of range or names a dimension twice.
+      TypeError: A limit is not a real number, or `axis` is not made of ints.
+      ValueError: You passed not exactly one limit, or `axis` without `norm`; a limit is negative, nan or not a scalar.
+        When the rule is called: `axis` does not fit.
       NotImplementedError: When the rule is called: see `built_in`.
 
     Source: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks" (2013),

@@ -4,15 +4,15 @@ import ctypes
 
 from tf_cg_ops._src.core import library, tf_internal
 
-__all__ = ["get_lib", "get_lib_with_cc", "gpu_kernels"]
+__all__ = ["get_library", "get_library_with_cc", "gpu_kernels"]
 
 
 @tf_internal.autograph_artifact
-def get_lib() -> str:
+def get_library() -> str:
     """Returns the path of the op library.
 
     >>> import tf_cg_ops as cg
-    >>> cg.sysconfig.get_lib().endswith("_ops.so")
+    >>> cg.sysconfig.get_library().endswith("_ops.so")
     True
 
     A program without Python must load the library before it opens a SavedModel with the ops: with `TF_LoadLibrary` in
@@ -26,17 +26,17 @@ def get_lib() -> str:
 
 
 @tf_internal.autograph_artifact
-def get_lib_with_cc() -> str:
+def get_library_with_cc() -> str:
     """Returns the path of the second library, with the parts that need `libtensorflow_cc.so.2`.
 
     >>> import tf_cg_ops as cg
-    >>> cg.sysconfig.get_lib_with_cc().endswith("_ops_with_cc.so")
+    >>> cg.sysconfig.get_library_with_cc().endswith("_ops_with_cc.so")
     True
 
     It contains the kernels for XLA, and the gradients that `TF_AddGradients` uses for ops in the graph itself. For ops
-    inside functions, as in the signatures of a SavedModel, `TF_AddGradients` only needs the op library (`get_lib`). A
-    program without Python loads this library after the op library. TensorFlow's packages for Python include
-    `libtensorflow_cc`, but its packages for C do not.
+    inside functions, as in the signatures of a SavedModel, `TF_AddGradients` only needs the op library
+    (`get_library`). A program without Python loads this library after the op library. TensorFlow's packages for Python
+    include `libtensorflow_cc`, but its packages for C do not.
 
     Returns:
       The absolute path of the shared library, a str.
@@ -61,7 +61,7 @@ def gpu_kernels() -> str:
 
     Unlike `tf.sysconfig.get_build_info()`, it also asks the driver.
     """
-    why_no_gpu_kernels = ctypes.CDLL(get_lib()).tf_cg_ops_why_no_gpu_kernels
+    why_no_gpu_kernels = ctypes.CDLL(get_library()).tf_cg_ops_why_no_gpu_kernels
     why_no_gpu_kernels.restype = ctypes.c_char_p
     reason: str = why_no_gpu_kernels().decode()
     return reason or "built and usable"

@@ -29,6 +29,7 @@ PAGES: dict[pathlib.Path, dict[str, Callable[[dict[str, Any]], str]]] = {
         "loops": table.loops,
         "times": table.times_of_loops,
     },
+    ROOT / "docs" / "gpu.md": {"gpu": table.gpu},
 }
 FIGURES = ROOT / "docs" / "figures"
 

@@ -1,10 +1,12 @@
 """The figures as Markdown."""
 
+import csv
 import math
 from typing import Any
 
 from ..harness import names
 from ..harness.names import DECORATOR, EMBED, KERNEL, LOG, SQRT, TF, TF_LOOP
+from ..harness.record import ROOT
 from .targets import evaluate
 
 # Tensors with this many elements do not fit into a cache.
@@ -241,3 +243,20 @@ def _spread(summary: dict[str, float] | None) -> str:
     if summary is None:
         return ""
     return f"{digits(summary['median'])} ({digits(summary['p20'])} to {digits(summary['p80'])})"
+
+
+def gpu(_: dict[str, Any]) -> str:
+    """The fractions of the yardstick that `make cuda-check` found, from 256 MiB up, the smaller of the sizes."""
+    with (ROOT / "benchmarks" / "cuda_check_h100.csv").open() as file:
+        cases = [case for case in csv.DictReader(file) if int(case["bytes"]) >= 256 * 2**20]
+    dtypes = list(dict.fromkeys(case["dtype"] for case in cases))
+    forms = dict.fromkeys((case["case"], case["yardstick"]) for case in cases)
+
+    def fraction(form: tuple[str, str], dtype: str) -> str:
+        found = [float(c["fraction"]) for c in cases if (c["case"], c["yardstick"], c["dtype"]) == (*form, dtype)]
+        return f"{min(found):.2f}"
+
+    return rows(
+        ("case", "against a", *dtypes),
+        *((f"`{form[0]}`", form[1], *(fraction(form, dtype) for dtype in dtypes)) for form in forms),
+    )

@@ -161,7 +161,7 @@ def _parts() -> Samplers:
 
     if not shutil.which("nm") or not shutil.which("readelf"):
         return dict.fromkeys((LIBRARY_FILE, *_CODE, *_SECTIONS), "not measured: nm or readelf is missing")
-    sizes = _sizes(cg.sysconfig.get_lib())
+    sizes = _sizes(cg.sysconfig.get_library())
     return {part: Number(lambda size=size: size / 1000) for part, size in sizes.items()}
 
 

@@ -147,7 +147,7 @@ def _loop(name: str, num_steps: int, body: Callable[..., Any], x: tf.Tensor) -> 
 
     if name == TF_LOOP:
         return tf.while_loop(goes_on, body, (0, x), maximum_iterations=num_steps)[1]
-    return cg.while_loop(goes_on, body, (0, x), num_steps, checkpoint=_CHECKPOINTS[name])[1]
+    return cg.while_loop(goes_on, body, (0, x), maximum_iterations=num_steps, checkpoint=_CHECKPOINTS[name])[1]
 
 
 def _loop_steps(num_steps: int, size: int, step: str, jit: bool = False) -> dict[str, Any]:

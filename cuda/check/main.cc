@@ -35,7 +35,9 @@ constexpr int64_t kLargestChecked = int64_t{64} << 20;
 
 struct Options {
   bool quick = false;
+  bool times_only = false;
   std::string csv;
+  std::string dtype;  // All of them if empty.
   std::string only;
 
   bool Wants(const Form& form) const { return form.name.find(only) != std::string::npos; }
@@ -332,10 +334,14 @@ int Main(const Options& options) {
   Stream stream;
   Require(cudaStreamCreate(&stream), "cudaStreamCreate");
   Totals totals;
-  ForEachType([&](const char* dtype, auto element) { CheckAll<decltype(element)>(dtype, options, stream, &totals); });
+  const auto wants = [&](const char* dtype) { return options.dtype.empty() || options.dtype == dtype; };
+  ForEachType([&](const char* dtype, auto element) {
+    if (!options.times_only && wants(dtype)) CheckAll<decltype(element)>(dtype, options, stream, &totals);
+  });
   std::printf("\n| case | dtype | MiB | ms | GB/s | yardstick | fraction |\n|---|---|---|---|---|---|---|\n");
-  ForEachType(
-      [&](const char* dtype, auto element) { TimeAll<decltype(element)>(dtype, options, stream, csv, &totals); });
+  ForEachType([&](const char* dtype, auto element) {
+    if (wants(dtype)) TimeAll<decltype(element)>(dtype, options, stream, csv, &totals);
+  });
   Require(cudaStreamDestroy(stream), "cudaStreamDestroy");
   if (csv != nullptr) std::fclose(csv);
   std::printf("\n%lld results checked, %lld wrong.\n", static_cast<long long>(totals.checked),
@@ -345,8 +351,9 @@ int Main(const Options& options) {
                 static_cast<long long>(kTargetBytes >> 20), static_cast<long long>(totals.timed - totals.missed),
                 static_cast<long long>(totals.timed), kTarget, totals.worst_fraction, totals.worst.c_str());
   }
-  if (totals.checked == 0) {
-    std::fprintf(stderr, "cuda_check: no case has '%s' in its name.\n", options.only.c_str());
+  if (totals.checked == 0 && !options.times_only) {
+    std::fprintf(stderr, "cuda_check: no case has '%s' in its name and the dtype '%s'.\n", options.only.c_str(),
+                 options.dtype.empty() ? "any" : options.dtype.c_str());
     return 2;
   }
   return totals.wrong == 0 ? 0 : 1;
@@ -361,15 +368,21 @@ int main(int argc, char** argv) {
     const std::string argument = argv[i];
     if (argument == "--quick") {
       options.quick = true;
+    } else if (argument == "--times") {
+      options.times_only = true;
+    } else if (argument == "--dtype" && i + 1 < argc) {
+      options.dtype = argv[++i];
     } else if (argument == "--csv" && i + 1 < argc) {
       options.csv = argv[++i];
     } else if (argument == "--only" && i + 1 < argc) {
       options.only = argv[++i];
     } else {
-      std::fprintf(stderr,
-                   "cuda_check: unknown argument %s. Pass --quick (small sizes, timed once), --only TEXT (cases whose "
-                   "names have it) or --csv FILE (where to write times for programs).\n",
-                   argv[i]);
+      std::fprintf(
+          stderr,
+          "cuda_check: unknown argument %s. Pass --quick (small sizes, timed once), --only TEXT (cases whose "
+          "names have it), --dtype DTYPE (only float32, say), --times (compare nothing) or --csv FILE (where to "
+          "write times for programs).\n",
+          argv[i]);
       return 2;
     }
   }

@@ -1,4 +1,4 @@
-"""Draws the pictures of the README and of docs/gallery.md again; the latter come from the examples and the demo.
+"""Draws the pictures of the README, docs/audit.md and docs/gallery.md again, the last with the examples and the demo.
 
 python docs/figures/gallery.py
 """
@@ -15,7 +15,8 @@ OUTPUT = ROOT / "build" / "figures"
 
 def main() -> None:
     """Runs one program after the other."""
-    subprocess.run([sys.executable, FIGURES / "readme.py"], check=True)
+    for name in ("readme.py", "audit.py"):
+        subprocess.run([sys.executable, FIGURES / name], check=True)
     drawing = [path for path in sorted((ROOT / "examples").glob("*.py")) if f"{path.stem}.png" in path.read_text()]
     for name, arguments in {path.stem: [path] for path in drawing} | {"demo": ["-m", "tf_cg_ops", "demo"]}.items():
         subprocess.run([sys.executable, *arguments, "--output", OUTPUT / name], cwd=ROOT, check=True)

@@ -1,14 +1,10 @@
-"""Draws the picture of the README: the memory of a long loop, and a gradient before and after a reload.
+"""Draws the picture of the README: what the net of the quickstart learns, and the memory of a long loop.
 
 python docs/figures/readme.py
 """
 
 import json
 import pathlib
-import re
-import subprocess
-import sys
-import tempfile
 from typing import Any
 
 import matplotlib
@@ -23,53 +19,47 @@ import tf_cg_ops as cg
 
 FIGURES = pathlib.Path(__file__).parent
 RESULTS = FIGURES.parents[1] / "benchmarks" / "results.json"
+QUICKSTART = FIGURES.parent / "quickstart.ipynb"
 OURS, THEIRS = "#1b6ca8", "#c0392b"
-X = np.linspace(-6, 6, 25)
-# Runs in a process that has not seen the functions below.
-LOAD = """
-import sys, tensorflow as tf, tf_cg_ops
-x = tf.constant([float(x) for x in sys.argv[2:]])
-with tf.GradientTape() as tape:
-    tape.watch(x)
-    y = tf.saved_model.load(sys.argv[1]).f(x)
-print(*tape.gradient(y, x).numpy())
-"""
 
 
-def in_a_loop(custom_gradient: Any) -> Any:
-    """A function that adds up log(1 + exp(x)) in a loop; its custom gradient reads `e`, a tensor of the loop."""
+def draw_net(axis: Any, name: str, activation: Any) -> None:
+    """Trains the net of the quickstart, and shows where it expects the circle."""
+    rng = np.random.default_rng(0)
+    points = rng.uniform(-1, 1, [512, 2]).astype(np.float32)
+    inside = (np.linalg.norm(points, axis=1) < 0.7).astype(np.float32)
+    rng = np.random.default_rng(1)
+    hidden = tf.Variable(rng.normal(size=[2, 64]), dtype=tf.float32)
+    bias = tf.Variable(tf.zeros([64]))
+    output = tf.Variable(rng.normal(size=[64]) / 8, dtype=tf.float32)
+    offset = tf.Variable(0.0)
+    variables = [hidden, bias, output, offset]
 
-    @custom_gradient
-    def log1pexp(x: tf.Tensor) -> Any:
-        e = tf.exp(x)
-        return tf.math.log1p(e), lambda dy: dy * (1 - 1 / (1 + e))
+    def logits_of(x: Any) -> tf.Tensor:
+        return tf.linalg.matvec(activation(x @ hidden + bias), output) + offset
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
-    def f(x: tf.Tensor) -> tf.Tensor:
-        return tf.while_loop(lambda t, y: t < 3, lambda t, y: (t + 1, y + log1pexp(x)), (0, tf.zeros_like(x)))[1]
+    @tf.function
+    def step() -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            logits = logits_of(points)
+            loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=inside, logits=logits))
+        for variable, slope in zip(variables, tape.gradient(loss, variables), strict=True):
+            variable.assign_sub(0.5 * slope)
+        return tf.reduce_mean(tf.cast((logits > 0) == (inside > 0.5), tf.float32))
 
-    return f
-
-
-def after_a_reload(f: Any, folder: pathlib.Path) -> np.ndarray | str:
-    """The gradient of `f` from its SavedModel in another process, or the name of the error there."""
-    module = tf.Module()
-    module.f = f
-    tf.saved_model.save(module, str(folder))
-    command = [sys.executable, "-c", LOAD, str(folder), *map(str, X)]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    if run.returncode:
-        return re.findall(r"^(?:\w+\.)*(\w+Error): ", run.stderr, re.MULTILINE)[-1]
-    return np.array(run.stdout.split(), np.float32)
-
-
-def gradient_of(f: Any) -> np.ndarray:
-    """The gradient of `f` in this process."""
-    x = tf.constant(X, tf.float32)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = f(x)
-    return tape.gradient(y, x).numpy()
+    accuracy = f"{np.mean([float(step()) for _ in range(1000)][-20:]):.0%}"
+    if f"accuracy {accuracy}, " not in QUICKSTART.read_text():
+        raise AssertionError(f"the quickstart has another accuracy than {accuracy}")
+    side = np.linspace(-1, 1, 200, dtype=np.float32)
+    found = logits_of(np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2)).numpy().reshape(200, 200)
+    axis.contourf(side, side, found, levels=[-np.inf, 0, np.inf], colors=["#f3f4f6", "#bcd6ea"])
+    axis.scatter(*points[inside > 0.5].T, s=7, color=OURS)
+    axis.scatter(*points[inside < 0.5].T, s=7, color="#8a9096")
+    axis.set_title(f"{name}: {accuracy}")
+    axis.set_aspect("equal")
+    axis.set_xlabel("blue area: inside, says the net")
+    axis.set_xticks([])
+    axis.set_yticks([])
 
 
 def draw_memory(axis: Any) -> None:
@@ -92,33 +82,17 @@ def draw_memory(axis: Any) -> None:
     axis.legend(frameon=False)
 
 
-def draw_reload(axis: Any) -> None:
-    """The gradient in this process, and from the file in another one."""
-    ours, theirs = in_a_loop(cg.custom_gradient), in_a_loop(tf.custom_gradient)
-    with tempfile.TemporaryDirectory() as folder:
-        loaded = after_a_reload(ours, pathlib.Path(folder, "ours"))
-        error = after_a_reload(theirs, pathlib.Path(folder, "theirs"))
-    np.testing.assert_array_equal(gradient_of(theirs), gradient_of(ours))
-    if not isinstance(error, str):
-        raise AssertionError(f"tf.custom_gradient has a gradient after the reload: {error}")
-    axis.plot(X, gradient_of(ours), color="#8a9096", linewidth=2.2, label="before saving")
-    axis.plot(X, loaded, "o", color=OURS, markersize=5, label="cg.custom_gradient, loaded")
-    axis.plot([], [], "x", color=THEIRS, label=f"tf.custom_gradient, loaded: {error}")
-    axis.set_title("Gradient of a loop in a SavedModel")
-    axis.set_xlabel("x")
-    axis.set_ylabel("gradient")
-    axis.legend(frameon=False, loc="upper left")
-    axis.set_ylim(-0.1, 5)
-
-
 def main() -> None:
-    """Draws the two panels."""
+    """Draws the three panels."""
     style = {"font.size": 11, "axes.titlesize": 12, "axes.spines.top": False, "axes.spines.right": False}
     with plt.rc_context(style):
-        figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-        draw_memory(left)
-        draw_reload(right)
-        figure.savefig(FIGURES / "readme.png", dpi=180, metadata={"Software": None})
+        figure, (left, middle, right) = plt.subplots(
+            1, 3, figsize=(10, 3.4), width_ratios=[1, 1, 1.1], layout="constrained"
+        )
+        draw_net(left, "tf.sign", tf.sign)
+        draw_net(middle, "cg.straight_through", cg.straight_through(tf.sign, "hard_tanh"))
+        draw_memory(right)
+        figure.savefig(FIGURES / "readme.png", dpi=160, metadata={"Software": None})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,13 @@
-/* Runs a model and differentiates it, without Python.
+/* Runs a model and computes its gradient, without Python.
  *
+ *     gradient run MODEL INPUT=NUMBERS... OUTPUT...
  *     gradient LIBRARIES MODEL INPUT OUTPUT NUMBERS UPSTREAM [UPSTREAM_OF_THE_GRADIENT]
  *
+ * "run" feeds the inputs and prints the outputs of any SavedModel that TensorFlow can load by itself. The gradient is
+ * one of the outputs if the model has a signature that computes it. Numbers, such as 0.5,1.0, fill the shape that the
+ * input has in the graph, where one dimension may be unknown.
+ *
+ * The second form differentiates a model with TensorFlow's C++ code, so it needs the op library of tf_cg_ops.
  * LIBRARIES is the op library of tf_cg_ops. If ops with custom gradients are in the graph itself and not in functions,
  * append a comma and the library with libtensorflow_cc. MODEL is the folder of a SavedModel, or the file of a GraphDef.
  * INPUT and OUTPUT are tensors of its graph, such as serving_default_x:0; save_model.py prints them. NUMBERS, such as
@@ -16,6 +22,8 @@
 #include <sys/stat.h>
 
 #include "tensorflow/c/c_api.h"
+
+enum { MAX_DIMS = 8, MAX_TENSORS = 128 };
 
 /* The objects to free at the end. */
 typedef struct {
@@ -107,18 +115,48 @@ static bool find(const Program* program, const char* name, TF_Output* tensor) {
   if (tensor->oper == NULL || tensor->index < 0 || tensor->index >= TF_OperationNumOutputs(tensor->oper)) {
     return fail("expected the name of a tensor in the model's graph", name);
   }
+  const TF_DataType type = TF_OperationOutputType(*tensor);
+  if (type != TF_FLOAT && type != TF_DOUBLE) return fail("expected a tensor of float or double", name);
   return true;
 }
 
-/* Makes a vector of float or double from comma-separated numbers. */
-static TF_Tensor* parse(const char* text, TF_DataType type) {
-  if (type != TF_FLOAT && type != TF_DOUBLE) {
-    fail("expected tensors of float or double", text);
-    return NULL;
+/* Finds the shape of a tensor with this number of elements; at most one dimension is unknown in the graph. Returns the
+ * number of dimensions, or -1. A tensor of unknown rank is a vector. */
+static int shape_of(const Program* program, TF_Output tensor, int64_t count, int64_t shape[MAX_DIMS]) {
+  const int rank = TF_GraphGetTensorNumDims(program->graph, tensor, program->status);
+  if (!ok(program, "TF_GraphGetTensorNumDims") || rank > MAX_DIMS) return -1;
+  if (rank < 0) {
+    shape[0] = count;
+    return 1;
   }
+  TF_GraphGetTensorShape(program->graph, tensor, shape, rank, program->status);
+  if (!ok(program, "TF_GraphGetTensorShape")) return -1;
+  int64_t known = 1, *unknown = NULL;
+  for (int i = 0; i < rank; ++i) {
+    if (shape[i] >= 0) {
+      known *= shape[i];
+    } else if (unknown == NULL) {
+      unknown = &shape[i];
+    } else {
+      return -1;
+    }
+  }
+  if (unknown != NULL) *unknown = known > 0 ? count / known : 0;
+  return known * (unknown == NULL ? 1 : *unknown) == count ? rank : -1;
+}
+
+/* Makes a tensor of float or double from comma-separated numbers, with the shape of the tensor that it is fed to. */
+static TF_Tensor* parse(const Program* program, const char* text, TF_Output to) {
+  const TF_DataType type = TF_OperationOutputType(to);
   int64_t count = 1;
   for (const char* c = text; *c != '\0'; ++c) count += *c == ',';
-  TF_Tensor* tensor = TF_AllocateTensor(type, &count, 1, (size_t)count * TF_DataTypeSize(type));
+  int64_t shape[MAX_DIMS];
+  const int rank = shape_of(program, to, count, shape);
+  if (rank < 0) {
+    fail("expected as many numbers as the input has elements", text);
+    return NULL;
+  }
+  TF_Tensor* tensor = TF_AllocateTensor(type, shape, rank, (size_t)count * TF_DataTypeSize(type));
   const char* at = text;
   for (int64_t i = 0; i < count; ++i) {
     char* end;
@@ -159,10 +197,10 @@ static bool add_placeholder(const Program* program, const char* name, TF_DataTyp
 /* Feeds the numbers, fetches the tensors, and prints each with its name. */
 static bool run(const Program* program, const TF_Output* fed, char* const* numbers, int num_fed,
                 const TF_Output* fetched, const char* const* names, int num_fetched) {
-  TF_Tensor *inputs[3] = {NULL}, *outputs[3] = {NULL};
+  TF_Tensor *inputs[MAX_TENSORS] = {NULL}, *outputs[MAX_TENSORS] = {NULL};
   bool good = true;
   for (int i = 0; i < num_fed && good; ++i) {
-    inputs[i] = parse(numbers[i], TF_OperationOutputType(fed[i]));
+    inputs[i] = parse(program, numbers[i], fed[i]);
     good = inputs[i] != NULL;
   }
   if (good) {
@@ -171,7 +209,7 @@ static bool run(const Program* program, const TF_Output* fed, char* const* numbe
     good = ok(program, "TF_SessionRun");
   }
   for (int i = 0; i < num_fetched && good; ++i) print(names[i], outputs[i]);
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < MAX_TENSORS; ++i) {
     if (inputs[i] != NULL) TF_DeleteTensor(inputs[i]);
     if (outputs[i] != NULL) TF_DeleteTensor(outputs[i]);
   }
@@ -189,7 +227,29 @@ static bool differentiate(const Program* program, TF_Output y, TF_Output x, cons
   return true;
 }
 
-static bool work(Program* program, int argc, char** argv) {
+/* Runs a SavedModel as it is: arguments with "=" are fed, and the others fetched. */
+static bool run_saved_model(Program* program, int argc, char** argv) {
+  TF_Output fed[MAX_TENSORS], fetched[MAX_TENSORS];
+  char* numbers[MAX_TENSORS];
+  const char* names[MAX_TENSORS];
+  int num_fed = 0, num_fetched = 0;
+
+  if (!load_saved_model(program, argv[2])) return false;
+  for (int i = 3; i < argc; ++i) {
+    char* equals = strchr(argv[i], '=');
+    if (equals != NULL) *equals = '\0';
+    if (!find(program, argv[i], equals != NULL ? &fed[num_fed] : &fetched[num_fetched])) return false;
+    if (equals != NULL) {
+      numbers[num_fed++] = equals + 1;
+    } else {
+      names[num_fetched++] = argv[i];
+    }
+  }
+  return run(program, fed, numbers, num_fed, fetched, names, num_fetched);
+}
+
+/* Runs a model, and differentiates it with TensorFlow's C++ code. */
+static bool run_and_differentiate(Program* program, int argc, char** argv) {
   static const char* const kNames[] = {"value", "gradient", "second gradient"};
   const int orders = argc - 6; /* 1 or 2. */
   TF_Output fed[3], fetched[3];
@@ -202,12 +262,14 @@ static bool work(Program* program, int argc, char** argv) {
 }
 
 int main(int argc, char** argv) {
-  if (argc != 7 && argc != 8) {
-    fprintf(stderr, "usage: gradient LIBRARIES MODEL INPUT OUTPUT NUMBERS UPSTREAM [UPSTREAM_OF_THE_GRADIENT]\n");
+  const bool as_it_is = argc > 3 && argc <= 3 + MAX_TENSORS && strcmp(argv[1], "run") == 0;
+  if (!as_it_is && argc != 7 && argc != 8) {
+    fprintf(stderr, "usage: gradient run MODEL INPUT=NUMBERS... OUTPUT...\n");
+    fprintf(stderr, "       gradient LIBRARIES MODEL INPUT OUTPUT NUMBERS UPSTREAM [UPSTREAM_OF_THE_GRADIENT]\n");
     return 2;
   }
   Program program = {TF_NewStatus(), TF_NewGraph(), NULL};
-  const bool good = work(&program, argc, argv);
+  const bool good = (as_it_is ? run_saved_model : run_and_differentiate)(&program, argc, argv);
   if (program.session != NULL) {
     TF_CloseSession(program.session, program.status);
     TF_DeleteSession(program.session, program.status);

@@ -1,13 +1,15 @@
-"""Saves a small model with custom gradients and prints how gradient.c differentiates it.
+"""Saves a small model with custom gradients and prints how gradient.c computes them.
 
     python examples/c_api/save_model.py FOLDER
 
-FOLDER gets a SavedModel, model, and a frozen TensorFlow 1 graph with the ops in it, graph.pb. All gradients in them are
-custom ones that differ from the true derivative.
+FOLDER gets stripped, a SavedModel of built-in ops with a signature that computes the gradient. For programs that load
+the op library, it also gets a SavedModel without this signature, model, and a frozen TensorFlow 1 graph with the ops in
+it, graph.pb. All gradients in them are custom ones that differ from the true derivative.
 """
 
 import argparse
 import pathlib
+import shutil
 
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
@@ -55,16 +57,23 @@ def main() -> None:
     tf.saved_model.save(model, folder / "model", signatures={"embed": model.embed, "spike": model.spike})
     (folder / "graph.pb").write_bytes(graph_of_both().SerializeToString())
 
+    for name in ("with_gradient", "stripped"):
+        shutil.rmtree(folder / name, ignore_errors=True)  # From an earlier run: they are not overwritten.
+    added = cg.saved_model.add_gradients(folder / "model", folder / "with_gradient", signature="spike", of="y", wrt="x")
+    cg.saved_model.strip(folder / "with_gradient", folder / "stripped")
+    numbers = {"x": "0.5,0.25", "d_y": "1,10"}
+    inputs = " ".join(f"{each.tensor}={numbers[each.name]}" for each in added.inputs)
+    print(f"./gradient run {folder / 'stripped'} {inputs} {' '.join(each.tensor for each in added.outputs)}")
+
     # A SavedModel names the tensors of each signature.
     saved = saved_model_pb2.SavedModel.FromString((folder / "model" / "saved_model.pb").read_bytes())
-    numbers = "0.5,0.25 1,10"
     for name, signature in sorted(saved.meta_graphs[0].signature_def.items()):
         if name in ("embed", "spike"):
             tensors = f"{signature.inputs['x'].name} {signature.outputs['y'].name}"
-            print(f"./gradient {cg.sysconfig.get_lib()} {folder / 'model'} {tensors} {numbers}")
-    libraries = f"{cg.sysconfig.get_lib()},{cg.sysconfig.get_lib_with_cc()}"
+            print(f"./gradient {cg.sysconfig.get_library()} {folder / 'model'} {tensors} {' '.join(numbers.values())}")
+    libraries = f"{cg.sysconfig.get_library()},{cg.sysconfig.get_library_with_cc()}"
     for name in ("embed", "spike"):
-        print(f"./gradient {libraries} {folder / 'graph.pb'} x {name} {numbers}")
+        print(f"./gradient {libraries} {folder / 'graph.pb'} x {name} {' '.join(numbers.values())}")
 
 
 if __name__ == "__main__":

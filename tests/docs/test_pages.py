@@ -49,6 +49,8 @@ def test_the_quickstart_prints_what_is_stored_in_it(tmp_path):
     plain, straight_through = accuracies
     assert plain < 65
     assert straight_through > 85
+    readme = (ROOT / "README.md").read_text()
+    assert "from {} % to {} % when its `tf.sign`".format(*expected_accuracies) in readme
     assert re.sub(r"\d+%", "%", texts) == re.sub(r"\d+%", "%", expected)
 
 
@@ -89,8 +91,10 @@ def test_the_table_of_shapes_gives_the_gradient(row, rng):
     np.testing.assert_allclose(tape.gradient(h, x, output_gradients=tf.constant(dy)), expected, rtol=1e-12)
 
 
-# mkdocs checks the links in docs/ and the README, its first page, but not in these.
-OTHER_PAGES = source_files("*.md", "tests/*.md", "qa/*.md", "examples/**/*.md", ".github/**/*.md")
+# mkdocs checks the links in docs/ and the README, its first page, but not in these or what is only shown on GitHub.
+OTHER_PAGES = source_files(
+    "*.md", "docs/reference/*.md", "tests/*.md", "qa/*.md", "examples/**/*.md", ".github/**/*.md"
+)
 
 
 @pytest.mark.parametrize("page", OTHER_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -102,6 +106,14 @@ def test_every_relative_link_leads_to_a_file_and_an_anchor(page):
             assert target.exists(), link
             if address.fragment and target.parent != ROOT / "docs" / "reference":  # mkdocs makes its anchors.
                 assert address.fragment in anchors(target.read_text()), link
+
+
+def test_the_readme_is_short_and_its_links_lead_to_pages_that_github_shows():
+    """On GitHub the pages of the reference are only the names whose docstrings mkdocs fills in."""
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 125
+    assert len(links(text)) <= 40
+    assert [link for link in links(text) if link.startswith("docs/reference/")] == []
 
 
 def test_every_path_in_code_exists():

@@ -82,8 +82,15 @@ def test_the_reference_shows_every_public_name_and_no_private_one(site):
     assert [name for name in shown if "._" in name] == []
     for heading in ("Parameters:", "Returns:", "Raises:"):
         assert f'<span class="doc-section-title">{heading}</span>' in text
-    assert '<p class="formula"><span>dx = <b>sum_to_shape_of_x</b>(dy · <b>conj</b>(gx))</span></p>' in text
+    assert "dx = sum_to_shape_of_x(dy * conj(gx))\n</code>" in text
     assert "<sup>nondiff" not in text
+    # What docstrings name: a function, a guide and a paper.
+    for address in (
+        "tools.html#tf_cg_ops.testing.check_gradient",
+        "../checking.html",
+        "https://arxiv.org/abs/1211.5063",
+    ):
+        assert f'href="{address}"' in text, address
     # An unknown section; a table, a list of arguments and an example that were taken for paragraphs.
     for left_over in ("<details", "|--", "Call arguments:\n", "<p>&gt;&gt;&gt;", "<blockquote>"):
         assert left_over not in text, left_over

@@ -188,8 +188,8 @@ def test_a_structure_with_an_integer(gradient):
         assert by_position == 0
         return [np.insert(by_rest, position, by_size)]
 
-    output = {"size": spec(), "rest": (spec(3), spec(dtype=tf.int64))}
-    function = cg.numpy_function(largest, output, vjp=by_largest)
+    output_signature = {"size": spec(), "rest": (spec(3), spec(dtype=tf.int64))}
+    function = cg.numpy_function(largest, output_signature, vjp=by_largest)
     x = np.array([1.0, 5.0, 2.0, 3.0])
 
     def loss(x):

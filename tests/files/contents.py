@@ -193,15 +193,15 @@ OUTPUTS = {
     "embed": (of_tanh(lambda layers, *values: cg.embed_gradient(*values)), np.tanh, logistic),
     "bayesflow": (of_tanh(lambda layers, *values: cg.compat.bayesflow.custom_gradient(*values)), np.tanh, logistic),
     "tfp_math": (of_tanh(lambda layers, *values: cg.compat.tfp_math.custom_gradient(*values)), np.tanh, logistic),
-    "reversal_layer": (lambda keras, layers, x: layers.GradientReversal(0.5)(x), np.copy, lambda x, dy: [-0.5 * dy]),
+    "reversal_layer": (lambda keras, layers, x: layers.ReverseGradient(0.5)(x), np.copy, lambda x, dy: [-0.5 * dy]),
     "reverse": (lambda keras, layers, x: cg.reverse_gradient(x, 2.0), np.copy, lambda x, dy: [-2 * dy]),
-    "scale_layer": (lambda keras, layers, x: layers.GradientScale(0.25)(x), np.copy, lambda x, dy: [0.25 * dy]),
+    "scale_layer": (lambda keras, layers, x: layers.ScaleGradient(0.25)(x), np.copy, lambda x, dy: [0.25 * dy]),
     "scale": (
         lambda keras, layers, x: cg.scale_gradient(x, factor=tf.constant(FACTORS, tf.float32)),
         np.copy,
         lambda x, dy: [dy * FACTORS],
     ),
-    "clip_layer": (lambda keras, layers, x: layers.GradientClip(norm=2.0)(x), np.copy, lambda x, dy: [shrunk(dy, 2)]),
+    "clip_layer": (lambda keras, layers, x: layers.ClipGradient(norm=2.0)(x), np.copy, lambda x, dy: [shrunk(dy, 2)]),
     "clip": (lambda keras, layers, x: cg.clip_gradient(x, value=2.0), np.copy, lambda x, dy: [np.clip(dy, -2, 2)]),
     "straight_through_layer": (
         lambda keras, layers, x: layers.StraightThrough(halves, "hard_tanh", slope=0.5)(x),
@@ -209,7 +209,7 @@ OUTPUTS = {
         lambda x, dy: [dy * (np.abs(0.5 * x) <= 1)],
     ),
     "straight_through": (lambda keras, layers, x: cg.straight_through(tf.round)(x), np.round, lambda x, dy: [dy]),
-    "watch_layer": (lambda keras, layers, x: layers.WatchGradient(print=True)(x), np.copy, lambda x, dy: [dy]),
+    "watch_layer": (lambda keras, layers, x: layers.WatchGradient(log=True)(x), np.copy, lambda x, dy: [dy]),
     "watch": (lambda keras, layers, x: cg.watch_gradient(x, "h", check_numerics=True), np.copy, lambda x, dy: [dy]),
     "named": (lambda keras, layers, x: cg.checkpoint_name(x, "named"), np.copy, lambda x, dy: [dy]),
     "recompute_layer": (

@@ -27,7 +27,7 @@ MODULES = [
 
 def public_functions():
     for module in MODULES:
-        for name in getattr(module, "__all__", None) or ["custom_gradient", "get_lib"]:
+        for name in getattr(module, "__all__", None) or ["custom_gradient", "get_library"]:
             if isinstance(value := getattr(module, name, None), types.FunctionType):
                 yield pytest.param(value, id=f"{module.__name__}.{name}")
 
@@ -58,11 +58,11 @@ CALLS = {
     "recompute_grad": lambda x: cg.recompute_grad(tf.sin)(x),
     "override_gradients": lambda x: cg.override_gradients(tf.nn.relu, {"Relu": cg.rules.guided})(x),
     "scan": lambda x: cg.scan(lambda carry, _: (tf.sin(carry), None), x, length=3)[0],
-    "while_loop": lambda x: cg.while_loop(lambda x: True, lambda x: (tf.sin(x),), (x,), 3)[0],
+    "while_loop": lambda x: cg.while_loop(lambda x: True, lambda x: (tf.sin(x),), (x,), maximum_iterations=3)[0],
     "straight_through": lambda x: cg.straight_through(surrogate="sigmoid")(tf.round)(x),
     "watch_gradient": lambda x: cg.watch_gradient(x, "x", check_numerics=True),
-    "layers.GradientClip": cg.layers.GradientClip(norm=1.0),
-    "layers.Recompute": cg.layers.Recompute(cg.layers.GradientReversal()),
+    "layers.ClipGradient": cg.layers.ClipGradient(norm=1.0),
+    "layers.Recompute": cg.layers.Recompute(cg.layers.ReverseGradient()),
 }
 
 

@@ -1,9 +1,5 @@
 """The C program of examples/c_api, compiled and run: its output, and errors for unsupported gradients."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,39 +7,17 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import tf_cg_ops as cg
 
+from ..support import c_program
 from ..support.mode_table import fills
 from ..support.modes import assert_all_close
 from ..support.processes import run_script
-from ..support.sources import ROOT
 from ..support.without_python import CASES, DY, FAILURES, MODULE, embed, f64, gathering, log1pexp, several, spike
 
-EXAMPLE = ROOT / "examples" / "c_api"
 DY2 = np.array([3.0, -1.0, 0.5])
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory):
-    program = tmp_path_factory.mktemp("c_api") / "gradient"
-    subprocess.run(["make", "-s", "-C", EXAMPLE, f"PYTHON={sys.executable}", f"PROGRAM={program}"], check=True)
-    return program
-
-
-def run(program, *arguments, library=None):
-    """The numbers that the program prints, by name, or the text of its error."""
-    arguments = [",".join(map(repr, map(float, a))) if isinstance(a, np.ndarray) else str(a) for a in arguments]
-    result = subprocess.run(
-        [program, library or f"{cg.sysconfig.get_lib()},{cg.sysconfig.get_lib_with_cc()}", *arguments],
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if result.returncode != 0:
-        assert result.returncode == 1, result.stderr  # It did not crash.
-        assert result.stdout == ""
-        return result.stderr
-    lines = [line.split(": ") for line in result.stdout.splitlines()]
-    return {name: np.array(numbers.split(), float) for name, numbers in lines}
+def run(*arguments, library=None):
+    return c_program.run(library or f"{cg.sysconfig.get_library()},{cg.sysconfig.get_library_with_cc()}", *arguments)
 
 
 # In a SavedModel, where the ops are in functions. test_without_python.py has many more cases, without C.
@@ -67,17 +41,17 @@ def saved_model(tmp_path_factory):
 
 @fills("c_api", "embed_gradient", "custom_gradient", "custom_vjp", "custom_jvp", "recompute_grad", "grad_pass_through")
 @pytest.mark.parametrize("name", SAVED)
-def test_value_and_gradient_of_a_saved_model(program, saved_model, name):
+def test_value_and_gradient_of_a_saved_model(saved_model, name):
     folder, tensors = saved_model
-    found = run(program, folder, *tensors[name], *SAVED[name].inputs(), DY, library=cg.sysconfig.get_lib())
+    found = run(folder, *tensors[name], *SAVED[name].inputs(), DY, library=cg.sysconfig.get_library())
     assert not isinstance(found, str), found
     assert_all_close(found.values(), SAVED[name].by_hand(), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", SAVED_FAILURES)
-def test_unsupported_gradients_are_errors(program, saved_model, name):
+def test_unsupported_gradients_are_errors(saved_model, name):
     folder, tensors = saved_model
-    found = run(program, folder, *tensors[name], *SAVED_FAILURES[name].inputs(), DY)
+    found = run(folder, *tensors[name], *SAVED_FAILURES[name].inputs(), DY)
     assert isinstance(found, str), f"numbers instead of an error: {found}"
     assert "gradient: TF_SessionRun: " in found
     assert FAILURES[name][1] in found
@@ -124,43 +98,46 @@ def save_graph(function, path, shape=(3,)):
 
 
 @pytest.mark.parametrize("name", IN_THE_GRAPH)
-def test_an_op_in_the_graph_itself(program, tmp_path, name):
+def test_an_op_in_the_graph_itself(tmp_path, name):
     function, expected = IN_THE_GRAPH[name]
-    found = run(program, save_graph(function, tmp_path / "graph.pb"), "x", "y:0", X, DY)
+    found = run(save_graph(function, tmp_path / "graph.pb"), "x", "y:0", X, DY)
     assert not isinstance(found, str), found
     np.testing.assert_allclose(found["gradient"], expected, rtol=1e-9)
 
 
-def test_gradient_ops_in_the_graph_itself(program, tmp_path):
+def test_gradient_ops_in_the_graph_itself(tmp_path):
     """Differentiates a gradient from Python again: CustomGradientEmbedGrad, and the shape check of a rule."""
 
     def gradient(x):
         y = embed(x, x**3, x**2, fx_gx_manually_stopped=True) + spike(x)
         return tf.gradients(y, x, grad_ys=tf.constant(DY2))[0]
 
-    found = run(program, save_graph(gradient, tmp_path / "graph.pb", [None]), "x", "y", X, DY)
+    found = run(save_graph(gradient, tmp_path / "graph.pb", [None]), "x", "y", X, DY)
     np.testing.assert_allclose(found["value"], DY2 * (1 + 2 * X**4 + 4 * X))
     # d/dx of dy2 (1 + 2 x gx + d(gx)/dx (x**2 - stop(x**2)) + 4 x), where gx = x**3.
     np.testing.assert_allclose(found["gradient"], DY * DY2 * (2 * X**3 + 6 * X**3 + 6 * X**3 + 4))
 
 
-def test_missing_files_and_tensors_are_errors(program, tmp_path):
+def test_missing_files_and_tensors_are_errors(tmp_path):
     graph = save_graph(spike, tmp_path / "graph.pb")
     for text, arguments, library in [
         ("cannot open shared object file", [graph, "x", "y", X, DY], tmp_path / "no.so"),
         ("MODEL cannot be opened; expected a folder or a file, got ", [tmp_path / "no.pb", "x", "y", X, DY], None),
         ("expected the name of a tensor in the model's graph, got 'no'", [graph, "no", "y", X, DY], None),
-        ("expected comma-separated numbers, got '1,two'", [graph, "x", "y", "1,two", DY], None),
+        ("expected comma-separated numbers, got '1,two,3'", [graph, "x", "y", "1,two,3", DY], None),
+        ("expected as many numbers as the input has elements, got '1,2'", [graph, "x", "y", "1,2", DY], None),
     ]:
-        assert text in run(program, *arguments, library=library)
+        assert text in run(*arguments, library=library)
 
 
-def test_the_model_of_the_example(program, tmp_path):
-    output = run_script(EXAMPLE / "save_model.py", tmp_path / "saved", cwd=tmp_path).stdout
-    commands = [line.split()[1:] for line in output.splitlines() if line.startswith("./gradient ")]
+def test_the_model_of_the_example(tmp_path):
+    output = run_script(c_program.EXAMPLE / "save_model.py", tmp_path / "saved", cwd=tmp_path).stdout
+    first, *others = [line.split()[1:] for line in output.splitlines() if line.startswith("./gradient ")]
     spikes = 3 * np.array([1.0, 10.0]) / (1 + 10 * np.abs(3 * np.array([0.5, 0.25]) - 1)) ** 2
+    for found, expected in zip(c_program.run(*first).values(), ([1, 0], spikes), strict=True):  # Without the library.
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
     expected = [([0.5, 0.1875], [10, 210]), ([1, 0], spikes), ([0.25, 0.0625], [5, 70]), ([1, 0], spikes)]
-    for (library, *arguments), (value, gradient) in zip(commands, expected, strict=True):
-        found = run(program, *arguments, library=library)
+    for (library, *arguments), (value, gradient) in zip(others, expected, strict=True):
+        found = run(*arguments, library=library)
         np.testing.assert_allclose(found["value"], value, rtol=1e-6)
         np.testing.assert_allclose(found["gradient"], gradient, rtol=1e-6)

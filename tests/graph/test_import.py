@@ -60,7 +60,7 @@ def test_a_package_that_is_not_built_says_how_to_build_it(what, tmp_path):
 
 
 def test_get_lib_is_the_path_of_the_library_that_is_open():
-    path = pathlib.Path(cg.sysconfig.get_lib())
+    path = pathlib.Path(cg.sysconfig.get_library())
     assert path.is_absolute()
     assert path.is_file()
     assert str(path.resolve()) in pathlib.Path("/proc/self/maps").read_text()

@@ -47,7 +47,7 @@ def by_hand():
 def test_a_changed_node_gives_an_error_or_the_right_gradient(tmp_path):
     (tmp_path / "graph.pb").write_bytes(small_model().SerializeToString())
     program = pathlib.Path(__file__).with_name("malformed_gradients.py").read_text()
-    arguments = tmp_path / "graph.pb", cg.sysconfig.get_lib(), X.tolist(), DY.tolist()
+    arguments = tmp_path / "graph.pb", cg.sysconfig.get_library(), X.tolist(), DY.tolist()
     found = json.loads(run_python(program, *arguments, cwd=tmp_path).stdout.splitlines()[-1])
     assert len(found) > 300
     errors = [name for name, answer in found.items() if isinstance(answer, str)]

@@ -31,7 +31,7 @@ def answers(tmp_path_factory):
         MODULE.saved = case.save()
         tf.saved_model.save(MODULE, folder / name, signatures=MODULE.saved)
     tasks = {name: [[x.tolist() for x in case.inputs()], [DY.tolist(), DY2.tolist()]] for name, case in ALL.items()}
-    library = cg.sysconfig.get_lib()
+    library = cg.sysconfig.get_library()
     result = run_python(PROGRAM, folder, library, json.dumps(tasks), cwd=folder)
     return json.loads(result.stdout.splitlines()[-1])
 
@@ -58,7 +58,7 @@ def test_errors_without_a_custom_gradient_are_those_of_tensorflow(answers, name)
 
 @pytest.mark.parametrize("name", LIMITS)
 def test_a_known_limitation_is_as_the_documentation_has_it(answers, name):
-    """If this fails, TensorFlow has improved: update the page on limits."""
+    """If this fails, TensorFlow has improved: update docs/ship.md."""
     found, expected = answers[name], LIMITS[name][1]
     if isinstance(expected, str):
         assert isinstance(found, str), f"numbers instead of an error: {found}"

@@ -18,7 +18,7 @@ import tf_cg_ops  # noqa: E402
 
 assert kerases() == before, (before, kerases())
 assert "tf_cg_ops.layers" not in sys.modules, "whoever uses no layers may have another Keras, or none"
-layer = tf_cg_ops.layers.GradientReversal()
+layer = tf_cg_ops.layers.ReverseGradient()
 print(*before)
 assert isinstance(layer, sys.modules[before[0]].layers.Layer)
 assert isinstance(layer, tf.keras.layers.Layer)

@@ -37,13 +37,13 @@ def shrunk(norm, limit):
 
 # The layer's constructor, and its value and gradient at X for the upstream DY.
 LAYERS = {
-    "reversal": (lambda m: m.GradientReversal(0.5), X, -0.5 * DY),
-    "reversal by default": (lambda m: m.GradientReversal(), X, -DY),
-    "scale": (lambda m: m.GradientScale(0.25), X, 0.25 * DY),
-    "clip by value": (lambda m: m.GradientClip(value=2.0), X, np.clip(DY, -2, 2)),
-    "clip by norm": (lambda m: m.GradientClip(norm=2.0), X, shrunk(np.linalg.norm(DY), 2.0)),
-    "clip by the norm of rows": (lambda m: m.GradientClip(norm=5.0, axis=[-1]), X, shrunk(ROW_NORMS, 5.0)),
-    "clip by global norm": (lambda m: m.GradientClip(global_norm=2.0), X, shrunk(np.linalg.norm(DY), 2.0)),
+    "reversal": (lambda m: m.ReverseGradient(0.5), X, -0.5 * DY),
+    "reversal by default": (lambda m: m.ReverseGradient(), X, -DY),
+    "scale": (lambda m: m.ScaleGradient(0.25), X, 0.25 * DY),
+    "clip by value": (lambda m: m.ClipGradient(value=2.0), X, np.clip(DY, -2, 2)),
+    "clip by norm": (lambda m: m.ClipGradient(norm=2.0), X, shrunk(np.linalg.norm(DY), 2.0)),
+    "clip by the norm of rows": (lambda m: m.ClipGradient(norm=5.0, axis=[-1]), X, shrunk(ROW_NORMS, 5.0)),
+    "clip by global norm": (lambda m: m.ClipGradient(global_norm=2.0), X, shrunk(np.linalg.norm(DY), 2.0)),
     "sign": (lambda m: m.StraightThrough("sign", "hard_tanh"), np.sign(X), DY * (np.abs(X) <= 1)),
     "heaviside": (
         lambda m: m.StraightThrough("heaviside", "fast_sigmoid", slope=2.0),
@@ -124,7 +124,7 @@ def test_the_embedding_layer_with_lists_and_manual_stopping(library):
 
 
 def test_clipping_a_structure(library):
-    layer = layers_of(library).GradientClip(global_norm=1.0)
+    layer = layers_of(library).ClipGradient(global_norm=1.0)
     x = tf.constant(X)
     _, actual = vjp(lambda: layer([x, 3.0 * x]), x, [tf.constant(DY), tf.constant(2 * DY)])
     np.testing.assert_allclose(actual, (DY + 6 * DY) / np.linalg.norm(np.stack([DY, 2 * DY])), rtol=1e-6)
@@ -173,7 +173,7 @@ NOTED = []
 
 def test_a_watching_layer_names_itself_and_is_saved_with_its_function(library, tmp_path):
     NOTED.clear()
-    layer = layers_of(library).WatchGradient(check_numerics=True, call=note, name="hidden")
+    layer = layers_of(library).WatchGradient(check_numerics=True, callback=note, name="hidden")
     x = library.Input([3])
     model = library.Model(x, layer(x))
     for number, watched in enumerate([model, saved_and_loaded(library, model, tmp_path)], start=1):
@@ -198,9 +198,9 @@ def test_doc_and_pickle_of_a_layer_class(name, library):
 
 # The layer, its argument, the attribute that changes it, and the gradient for a number.
 CHANGES = {
-    "reversal": ("GradientReversal", "factor", "factor", lambda f: -f * DY),
-    "scale": ("GradientScale", "factor", "factor", lambda f: f * DY),
-    "clip": ("GradientClip", "value", "limit", lambda f: np.clip(DY, -f, f)),
+    "reversal": ("ReverseGradient", "factor", "factor", lambda f: -f * DY),
+    "scale": ("ScaleGradient", "factor", "factor", lambda f: f * DY),
+    "clip": ("ClipGradient", "value", "limit", lambda f: np.clip(DY, -f, f)),
 }
 
 
@@ -257,22 +257,22 @@ def test_a_changed_number_is_saved_with_the_weights(name, kind, library, tmp_pat
 def test_a_factor_may_come_with_each_call(library, tmp_path):
     layers = layers_of(library)
     x, factor = library.Input([3]), library.Input([1])
-    model = library.Model([x, factor], layers.GradientReversal()(x, factor=factor))
+    model = library.Model([x, factor], layers.ReverseGradient()(x, factor=factor))
     factors = np.array([[0.5], [2.0]], np.float32)
     for each in (model, saved_and_loaded(library, model, tmp_path)):
         assert_close(lambda x, each=each: each([x, tf.constant(factors)]), X, -factors * DY)
-    scale = layers.GradientScale(1.0)
+    scale = layers.ScaleGradient(1.0)
     assert_close(lambda x: scale(x, factor=tf.constant(3.0)), X, 3 * DY)
 
 
 def test_only_a_number_that_can_be_assigned_is_saved_and_loaded(library):
     """A Tensor is not saved, and a file without a number leaves the number of the layer that loads it."""
     layers = layers_of(library)
-    assigned = layers.GradientScale(tf.Variable(3.0, trainable=False))
-    weight, store, empty = layers.GradientScale(2.0), {}, {}
+    assigned = layers.ScaleGradient(tf.Variable(3.0, trainable=False))
+    weight, store, empty = layers.ScaleGradient(2.0), {}, {}
     assigned.save_own_variables(store)
     with tf.Graph().as_default():
-        fed = layers.GradientScale(tf.compat.v1.placeholder(tf.float32, []))
+        fed = layers.ScaleGradient(tf.compat.v1.placeholder(tf.float32, []))
         fed.load_own_variables(store)
         fed.save_own_variables(empty)
     assert not empty
@@ -286,12 +286,12 @@ def test_only_a_number_that_can_be_assigned_is_saved_and_loaded(library):
 def test_limits_are_not_rounded_to_16_bits(make, library):
     """With a scaled loss they can exceed the range of float16."""
     limit = 5e4 * 2**0.5 if make is float else make(5e4 * 2**0.5, trainable=False)
-    layer = layers_of(library).GradientClip(norm=limit, dtype="mixed_float16")
+    layer = layers_of(library).ClipGradient(norm=limit, dtype="mixed_float16")
     _, gradient = value_and_gradients(layer, np.zeros([2], np.float16), dy=[6e4, 6e4])
     np.testing.assert_allclose(gradient.astype(float), 5e4, rtol=2e-3)
 
 
 def test_numbers_are_kept_in_the_precision_of_the_layer(library):
-    layer = layers_of(library).GradientScale(0.1, dtype="float64")
+    layer = layers_of(library).ScaleGradient(0.1, dtype="float64")
     _, gradient = value_and_gradients(layer, X.astype(np.float64), dy=DY.astype(np.float64))
     np.testing.assert_array_equal(gradient, 0.1 * DY.astype(np.float64))

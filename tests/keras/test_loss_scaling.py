@@ -54,7 +54,7 @@ NOT_FINITE = r"layers\.WatchGradient: the gradient of "
 @pytest.mark.parametrize("name", CLIPS)
 def test_a_step_of_fit_clips_the_gradient_of_the_loss_itself(name, mode, library):
     limit, clipped = CLIPS[name]
-    model = model_with(library, "GradientClip", limit, 256.0, mode)
+    model = model_with(library, "ClipGradient", limit, 256.0, mode)
     fit(model)
     step = KERNEL - np.array(model.get_weights()[0])
     np.testing.assert_allclose(step, FEATURES.T @ clipped(upstream()), rtol=2e-3, atol=2e-3)
@@ -63,7 +63,7 @@ def test_a_step_of_fit_clips_the_gradient_of_the_loss_itself(name, mode, library
 @pytest.mark.parametrize("limit", [{"value": 0.01}, {"norm": 0.01}, {"global_norm": 0.01}], ids=str)
 def test_training_skips_the_steps_whose_scaled_gradient_overflows(limit, library):
     """By value, infinity would become a finite number, and the optimizer would take a wrong step."""
-    model = model_with(library, "GradientClip", limit, 2.0**20)
+    model = model_with(library, "ClipGradient", limit, 2.0**20)
     fit(model)
     np.testing.assert_array_equal(model.get_weights()[0], KERNEL)
     fit(model, steps=11)
@@ -73,7 +73,7 @@ def test_training_skips_the_steps_whose_scaled_gradient_overflows(limit, library
 
 def test_check_numerics_lets_training_recover_from_overflows_and_records_the_unscaled_gradient(library, capfd):
     seen = []
-    options = {"check_numerics": True, "print": True, "call": seen.append, "name": "hidden"}
+    options = {"log": True, "check_numerics": True, "callback": seen.append, "name": "hidden"}
     model = model_with(library, "WatchGradient", options, 2.0**20)
     while not (seen and np.isfinite(seen[-1]).all()):
         assert len(seen) < 10
@@ -108,7 +108,7 @@ def scale_of_the_optimizer():
 
 # For each layer its arguments, and the gradient for an upstream of [1000, -100] and a loss scale of 256.
 KINDS = {
-    "GradientClip": ({"value": 0.5}, [128.0, -100.0]),
+    "ClipGradient": ({"value": 0.5}, [128.0, -100.0]),
     "WatchGradient": ({"check_numerics": True}, [1000.0, -100.0]),
 }
 
@@ -133,7 +133,7 @@ def test_an_optimizer_and_a_variable_are_neither_saved_nor_tracked(make, name, l
     optimizer = library.mixed_precision.LossScaleOptimizer(library.optimizers.SGD())
     loss_scale = optimizer if make == "optimizer" else tf.Variable(8.0, trainable=False)
     layer = getattr(layers_of(library), name)(**KINDS[name][0], loss_scale=loss_scale)
-    assert len(layer.weights) == (name == "GradientClip")
+    assert len(layer.weights) == (name == "ClipGradient")
     with pytest.raises(
         ValueError, match=rf"^layers\.{name}: loss_scale must be a number or a function to be saved, got "
     ):

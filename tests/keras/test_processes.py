@@ -34,8 +34,8 @@ def run(program, *arguments, cwd, **environment):
 def chain(library):
     layers = layers_of(library)
     x = library.Input([3])
-    h = layers.GradientReversal(0.5)(layers.GradientClip(norm=3.0)(layers.StraightThrough("round")(x)))
-    return library.Model(x, layers.EmbedGradient()([h, h, layers.GradientScale(4.0)(h)]))
+    h = layers.ReverseGradient(0.5)(layers.ClipGradient(norm=3.0)(layers.StraightThrough("round")(x)))
+    return library.Model(x, layers.EmbedGradient()([h, h, layers.ScaleGradient(4.0)(h)]))
 
 
 def recomputed(library):

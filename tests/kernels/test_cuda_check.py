@@ -99,9 +99,20 @@ def test_the_program_reports_a_missing_gpu_and_wrong_arguments(program):
     wrong = run(program, "--fast")
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("cuda_check: unknown argument --fast. Pass --quick ")
-    nothing = run(program, "--quick", "--only", "no such case")
+    nothing = run(program, "--quick", "--only", "no such case", "--dtype", "float32")
     assert nothing.returncode == 2
-    assert nothing.stderr == "cuda_check: no case has 'no such case' in its name.\n"
+    assert nothing.stderr == "cuda_check: no case has 'no such case' in its name and the dtype 'float32'.\n"
+
+
+def test_one_type_is_checked_or_timed(program):
+    checked = run(program, "--quick", "--only", "scalar", "--dtype", "float64")
+    assert checked.returncode == 0
+    assert re.findall(r"^checked (\w+)", checked.stdout, re.MULTILINE) == ["float64"]
+    assert set(re.findall(r"^\| .* \| (\w+) \| 1 \|", checked.stdout, re.MULTILINE)) == {"float64"}
+    timed = run(program, "--quick", "--only", "scalar", "--times")
+    assert timed.returncode == 0
+    assert "\n0 results checked, 0 wrong." in timed.stdout
+    assert "| float16 |" in timed.stdout
 
 
 ANOTHER_GPU = "GPU 0 has compute capability {}, but the library has code for 7.5, 8.0, 9.0, and newer"
@@ -177,7 +188,7 @@ def kernels(request):
     cuobjdump = find_cuobjdump()
     # It calls nvdisasm, which is installed beside it.
     environment = {**os.environ, "PATH": f"{cuobjdump.parent}{os.pathsep}{os.environ['PATH']}"}
-    command = [cuobjdump, "-sass", "-arch", request.param, cg.sysconfig.get_lib()]
+    command = [cuobjdump, "-sass", "-arch", request.param, cg.sysconfig.get_library()]
     text = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
     text = subprocess.run(["c++filt"], input=text, check=True, capture_output=True, text=True).stdout
     found = {}

@@ -188,7 +188,7 @@ def test_while_loop_assigns_only_in_the_steps_that_it_makes(mode):
         count.assign_add(1)
         return (x * 2.0,)
 
-    run = MODES[mode](lambda x: cg.while_loop(lambda x: x < 100.0, body, (x,), 50)[0])
+    run = MODES[mode](lambda x: cg.while_loop(lambda x: x < 100.0, body, (x,), maximum_iterations=50)[0])
     assert run(tf.constant(1.0)) == 128.0
     assert count == 7
 

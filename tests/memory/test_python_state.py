@@ -108,7 +108,7 @@ def scanned(f):
 
 
 def looped(f):
-    return lambda x: cg.while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, f(y)), (0, x), 2)[1]
+    return lambda x: cg.while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, f(y)), (0, x), maximum_iterations=2)[1]
 
 
 def overridden(f):

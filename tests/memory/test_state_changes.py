@@ -140,7 +140,9 @@ def by_scan(f):
 
 
 def by_while_loop(f):
-    return lambda x, *args: cg.while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, f(y, *args)), (0, x), 2)[1]
+    return lambda x, *args: cg.while_loop(
+        lambda i, y: i < 2, lambda i, y: (i + 1, f(y, *args)), (0, x), maximum_iterations=2
+    )[1]
 
 
 # For each decorator: what applies it, the plain function, and of what there are gradients besides `x`.

@@ -42,7 +42,7 @@ def test_loops_that_end_anywhere(checkpoint, mode):
 
         with tf.GradientTape() as tape:
             tape.watch(x)
-            _, y = cg.while_loop(lambda i, x: i < num_steps, body, (0, x), 11, checkpoint=checkpoint)
+            _, y = cg.while_loop(lambda i, x: i < num_steps, body, (0, x), maximum_iterations=11, checkpoint=checkpoint)
         return y, *tape.gradient(y, [x, w], output_gradients=tf.constant(DY))
 
     for num_steps in (0, 1, 3, 4, 5, 10, 11, 50):
@@ -66,7 +66,7 @@ def test_a_condition_on_the_values(mode):
         with tf.GradientTape() as tape:
             tape.watch(x)
             # A single loop variable need not be in a tuple.
-            (y,) = cg.while_loop(cond, body, [x], 50)
+            (y,) = cg.while_loop(cond, body, [x], maximum_iterations=50)
         return y, tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0]))
 
     for start in ([3.0, 2.0], [2.0, 3.0]):
@@ -84,7 +84,9 @@ def test_a_maximum_that_only_the_run_tells(checkpoint):
     def run(x, maximum):
         with tf.GradientTape() as tape:
             tape.watch(x)
-            (y,) = cg.while_loop(lambda x: True, lambda x: (tf.sin(w * x),), (x,), maximum, checkpoint=checkpoint)
+            (y,) = cg.while_loop(
+                lambda x: True, lambda x: (tf.sin(w * x),), (x,), maximum_iterations=maximum, checkpoint=checkpoint
+            )
         return y, *tape.gradient(y, [x, w], output_gradients=tf.constant(DY))
 
     for maximum in (0, 1, 2, 9, 30):
@@ -95,7 +97,9 @@ def test_a_maximum_that_only_the_run_tells(checkpoint):
 @pytest.mark.parametrize("orders", [traced_orders, jit_orders])
 def test_second_order(orders):
     def power(x):
-        return cg.while_loop(lambda i, y: i < 7, lambda i, y: (i + 1, y * x), (0, tf.ones_like(x)), 10)[1]
+        return cg.while_loop(
+            lambda i, y: i < 7, lambda i, y: (i + 1, y * x), (0, tf.ones_like(x)), maximum_iterations=10
+        )[1]
 
     assert_close(orders(power, X, DY), [X**7, DY * 7 * X**6, DY**2 * 42 * X**5])
 
@@ -111,7 +115,7 @@ def test_second_order(orders):
 def test_forward_mode(mode, checkpoint):
     def run(x, tangent):
         with tf.autodiff.ForwardAccumulator(x, tangent) as accumulator:
-            (y,) = cg.while_loop(lambda y: True, lambda y: (y * x,), (x,), 10, checkpoint=checkpoint)
+            (y,) = cg.while_loop(lambda y: True, lambda y: (y * x,), (x,), maximum_iterations=10, checkpoint=checkpoint)
         return accumulator.jvp(y)
 
     assert_close([MODES[mode](run)(tf.constant(X), tf.constant(DY))], [11 * X**10 * DY])
@@ -124,7 +128,7 @@ def test_vectorized_map_and_jacobians(mode):
     def gradient(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
-            _, y = cg.while_loop(lambda i, y: i < 7, lambda i, y: (i + 1, tf.sin(y * X)), (0, x), 9)
+            _, y = cg.while_loop(lambda i, y: i < 7, lambda i, y: (i + 1, tf.sin(y * X)), (0, x), maximum_iterations=9)
         return y, tape.gradient(y, x, output_gradients=tf.constant(DY))
 
     xs = tf.constant(RNG.normal(size=[5, 4]))
@@ -132,7 +136,7 @@ def test_vectorized_map_and_jacobians(mode):
     assert_close(run(xs), [tf.stack(parts) for parts in zip(*map(gradient, xs), strict=True)])
     with tf.GradientTape() as tape:
         tape.watch(xs)
-        (ys,) = cg.while_loop(lambda y: True, lambda y: (tf.sin(y * X),), (xs,), 7)
+        (ys,) = cg.while_loop(lambda y: True, lambda y: (tf.sin(y * X),), (xs,), maximum_iterations=7)
     expected = [np.diag(reference(x, X, np.ones(4), 7)[1]) for x in xs.numpy()]
     np.testing.assert_allclose(tape.batch_jacobian(ys, xs), expected, rtol=1e-8, atol=1e-12)
 
@@ -147,7 +151,9 @@ def test_members_of_a_map_can_have_different_numbers_of_steps(checkpoint, around
     mapped = (lambda f, x: tf.map_fn(f, x, fn_output_signature=tf.float64)) if map_fn else vectorized
 
     def run(x):
-        return cg.while_loop(lambda y: tf.reduce_max(y) < 100.0, lambda y: (y * y,), (x,), 9, checkpoint=checkpoint)[0]
+        return cg.while_loop(
+            lambda y: tf.reduce_max(y) < 100.0, lambda y: (y * y,), (x,), maximum_iterations=9, checkpoint=checkpoint
+        )[0]
 
     def gradient(function, x, dy):
         with tf.GradientTape() as tape:
@@ -172,7 +178,7 @@ def test_a_session_of_tensorflow_1():
     with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
         x = tf.compat.v1.placeholder(tf.float64, [4])
         w = tf.compat.v1.get_variable("w", initializer=W, use_resource=True)
-        (_, y) = cg.while_loop(lambda i, x: i < 6, lambda i, x: (i + 1, tf.sin(w * x)), (0, x), 10)
+        (_, y) = cg.while_loop(lambda i, x: i < 6, lambda i, x: (i + 1, tf.sin(w * x)), (0, x), maximum_iterations=10)
         gradients = tf.gradients(y, [x, w], tf.constant(DY))
         session.run(tf.compat.v1.global_variables_initializer())
         assert_close(session.run([y, *gradients], {x: X}), reference(X, W, DY, 6))
@@ -185,7 +191,9 @@ def test_a_saved_model_in_a_fresh_process(tmp_path):
 
     @tf.function(input_signature=[tf.TensorSpec([4], tf.float64), tf.TensorSpec([], tf.int32)])
     def f(x, num_steps):
-        return cg.while_loop(lambda i, x: i < num_steps, lambda i, x: (i + 1, tf.sin(model.v * x)), (0, x), 100)[1]
+        return cg.while_loop(
+            lambda i, x: i < num_steps, lambda i, x: (i + 1, tf.sin(model.v * x)), (0, x), maximum_iterations=100
+        )[1]
 
     model.f = f
     *got, _ = vjp_in_a_fresh_process(model, [X, np.int32(13)], [DY], tmp_path)
@@ -195,11 +203,11 @@ def test_a_saved_model_in_a_fresh_process(tmp_path):
 def test_functions_run_eagerly():
     tf.config.run_functions_eagerly(True)
     try:
-        (y,) = cg.while_loop(lambda y: y < 100.0, lambda y: (y * y,), (tf.constant(3.0),), 50)
+        (y,) = cg.while_loop(lambda y: y < 100.0, lambda y: (y * y,), (tf.constant(3.0),), maximum_iterations=50)
     finally:
         tf.config.run_functions_eagerly(False)
     assert y == 6561.0
 
 
 def test_no_iterations_at_all():
-    assert cg.while_loop(lambda x: True, lambda x: (2 * x,), (tf.constant(3.0),), 0) == (3.0,)
+    assert cg.while_loop(lambda x: True, lambda x: (2 * x,), (tf.constant(3.0),), maximum_iterations=0) == (3.0,)

@@ -276,7 +276,9 @@ COPIES = {
     "a loop": in_a_loop,
     "recompute_grad": cg.recompute_grad,
     "scan": lambda f: lambda x: cg.scan(lambda carry, _: (f(carry), None), x, length=1)[0],
-    "while_loop": lambda f: lambda x: cg.while_loop(lambda x: True, lambda x: (f(x),), (x,), 1, checkpoint=None)[0],
+    "while_loop": lambda f: (
+        lambda x: cg.while_loop(lambda x: True, lambda x: (f(x),), (x,), maximum_iterations=1, checkpoint=None)[0]
+    ),
     "override_gradients": lambda f: cg.override_gradients(lambda x: f(tf.sign(x)), {"Sign": cg.rules.pass_through}),
     "a scan in recompute_grad": lambda f: cg.recompute_grad(
         lambda x: cg.scan(lambda carry, _: (f(carry), None), x, length=1)[0]
@@ -304,7 +306,7 @@ USERS = {
     "a residual": lambda: derive(cg.implicit_root(raising, double)),
     "a function to recompute": lambda: derive(cg.recompute_grad(raising)),
     "a step of scan": lambda: cg.scan(raising, (0, 0.0), X),
-    "a body": lambda: cg.while_loop(lambda i, y: i < 3, raising, (0, 0.0), 3),
+    "a body": lambda: cg.while_loop(lambda i, y: i < 3, raising, (0, 0.0), maximum_iterations=3),
     "an array as init": lambda: cg.scan(lambda carry, x: (carry, x), Table(), X),
     "an array as gx": lambda: cg.embed_gradient(X, Table(), X),
     "an array as a gradient": lambda: derive(single(lambda dy: Table())),
@@ -513,6 +515,7 @@ SCAN = {
 
 WHILE_LOOP = {
     "no limit": lambda: cg.while_loop(lambda x: True, lambda x: (x,), [X]),
+    "shape_invariants by position": lambda: cg.while_loop(lambda x: True, lambda x: (x,), [X], [X.shape]),
     **options(
         functools.partial(
             cg.while_loop, **{"cond": lambda x: True, "body": lambda x: (x,), "loop_vars": [X], "maximum_iterations": 3}
@@ -524,11 +527,13 @@ WHILE_LOOP = {
         checkpoint=["cubic"],
         swap_memory=[True],
     ),
-    "cond returns a number": lambda: cg.while_loop(lambda x: x[0], lambda x: (x,), (X,), 3),
-    "cond returns several": lambda: cg.while_loop(lambda x: x > 0.0, lambda x: (x,), (X,), 3),
-    "another dtype": lambda: cg.while_loop(lambda x: True, lambda x: (tf.cast(x, tf.float64),), (X,), 3),
-    "another shape": lambda: cg.while_loop(lambda x: True, lambda x: (x[:1],), (X,), 3),
-    "another structure": lambda: cg.while_loop(lambda x: True, pair, (X,), 3),
+    "cond returns a number": lambda: cg.while_loop(lambda x: x[0], lambda x: (x,), (X,), maximum_iterations=3),
+    "cond returns several": lambda: cg.while_loop(lambda x: x > 0.0, lambda x: (x,), (X,), maximum_iterations=3),
+    "another dtype": lambda: cg.while_loop(
+        lambda x: True, lambda x: (tf.cast(x, tf.float64),), (X,), maximum_iterations=3
+    ),
+    "another shape": lambda: cg.while_loop(lambda x: True, lambda x: (x[:1],), (X,), maximum_iterations=3),
+    "another structure": lambda: cg.while_loop(lambda x: True, pair, (X,), maximum_iterations=3),
 }
 
 

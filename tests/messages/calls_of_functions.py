@@ -220,14 +220,14 @@ READY_MADE = {
         "an option by position": lambda: cg.watch_gradient(X, "h", True),
         "nothing to do": lambda: cg.watch_gradient(X, "h"),
         **options(
-            functools.partial(cg.watch_gradient, **{"x": X, "name": "h", "print": True}),
+            functools.partial(cg.watch_gradient, **{"x": X, "name": "h", "log": True}),
             x=[[]],
             name=[3, ""],
-            print=["yes"],
-            call=[[]],
+            log=["yes"],
+            callback=[[]],
             loss_scale=["dynamic"],
         ),
-        "a call that returns a gradient": lambda: derive(lambda x: cg.watch_gradient(x, "h", call=tf.sign)),
+        "a callback that returns a gradient": lambda: derive(lambda x: cg.watch_gradient(x, "h", callback=tf.sign)),
         "a gradient that is not finite": lambda: derive(
             lambda x: cg.watch_gradient(x, "h", check_numerics=True), dy=NOT_FINITE
         ),
@@ -235,7 +235,7 @@ READY_MADE = {
             f"{name}, under XLA": Row(
                 lambda name=name, do=do: derive(lambda x: cg.watch_gradient(x, "h", **{name: do})), "jit"
             )
-            for name, do in {"print": True, "check_numerics": True, "call": tf.sign}.items()
+            for name, do in {"log": True, "check_numerics": True, "callback": tf.sign}.items()
         },
     },
 }
@@ -243,7 +243,7 @@ READY_MADE = {
 
 def factor_of_a_graph():
     with tf.Graph().as_default():
-        return cg.layers.GradientReversal(tf.compat.v1.placeholder(tf.float32, [])).get_config()
+        return cg.layers.ReverseGradient(tf.compat.v1.placeholder(tf.float32, [])).get_config()
 
 
 def config(layer, **options):
@@ -268,29 +268,29 @@ LAYERS = {
         "integers": lambda: cg.layers.EmbedGradient().call([X, INTEGERS, X]),
         "another shape": lambda: cg.layers.EmbedGradient().call([X, tf.ones([3]), X]),
     },
-    "layers.GradientClip": {
-        "no limit": lambda: cg.layers.GradientClip(),
-        **options(cg.layers.GradientClip, norm=["large", -1.0]),
-        "limit=-1.0 later": lambda: setattr(cg.layers.GradientClip(norm=1.0), "limit", -1.0),
-        **options(functools.partial(cg.layers.GradientClip, norm=1.0), axis=["rows"]),
-        "axis out of range": lambda: cg.layers.GradientClip(norm=1.0, axis=7).call(M),
-        "integers": lambda: cg.layers.GradientClip(norm=1.0).call(INTEGERS),
+    "layers.ClipGradient": {
+        "no limit": lambda: cg.layers.ClipGradient(),
+        **options(cg.layers.ClipGradient, norm=["large", -1.0]),
+        "limit=-1.0 later": lambda: setattr(cg.layers.ClipGradient(norm=1.0), "limit", -1.0),
+        **options(functools.partial(cg.layers.ClipGradient, norm=1.0), axis=["rows"]),
+        "axis out of range": lambda: cg.layers.ClipGradient(norm=1.0, axis=7).call(M),
+        "integers": lambda: cg.layers.ClipGradient(norm=1.0).call(INTEGERS),
         "an optimizer as loss_scale": eager(
-            lambda: cg.layers.GradientClip(value=1.0, loss_scale=keras.optimizers.SGD())
+            lambda: cg.layers.ClipGradient(value=1.0, loss_scale=keras.optimizers.SGD())
         ),
     },
-    "layers.GradientReversal": factors(cg.layers.GradientReversal)
+    "layers.ReverseGradient": factors(cg.layers.ReverseGradient)
     | {"a Tensor of a graph as factor, saved": eager(factor_of_a_graph)},
-    "layers.GradientScale": factors(cg.layers.GradientScale),
+    "layers.ScaleGradient": factors(cg.layers.ScaleGradient),
     "layers.Recompute": {
         **options(
             cg.layers.Recompute, layer={"double": double, "3": 3, "a layer of tf_keras": tf_keras.layers.Dense(1)}
         ),
         **options(
-            functools.partial(cg.layers.Recompute, **{"layer": cg.layers.GradientScale(2.0)}), memory=[[1], "much"]
+            functools.partial(cg.layers.Recompute, **{"layer": cg.layers.ScaleGradient(2.0)}), memory=[[1], "much"]
         ),
         "keep=['z'], but no name is given": lambda: derive(
-            cg.layers.Recompute(cg.layers.GradientScale(2.0, name="scored"), keep=["z"]).call
+            cg.layers.Recompute(cg.layers.ScaleGradient(2.0, name="scored"), keep=["z"]).call
         ),
     },
     "layers.StraightThrough": {
@@ -301,7 +301,7 @@ LAYERS = {
     },
     "layers.WatchGradient": {
         "nothing to do": lambda: cg.layers.WatchGradient(name="hidden"),
-        **options(cg.layers.WatchGradient, call=[3], print=["yes"]),
+        **options(cg.layers.WatchGradient, log=["yes"], callback=[3]),
         "a gradient that is not finite": lambda: derive(
             cg.layers.WatchGradient(check_numerics=True, name="hidden").call, dy=NOT_FINITE
         ),
@@ -517,22 +517,22 @@ def nothing_kept(x, y):
 SINGLE = cg.numpy_function(in_numpy)
 
 
-def returned(answer, output=SPEC, **options):
+def returned(answer, output_signature=SPEC, **options):
     """A function of two arrays that returns this answer is called."""
 
     def simulate(x, y):
         return answer
 
-    return lambda: cg.numpy_function(simulate, output, **options)(X, Y)
+    return lambda: cg.numpy_function(simulate, output_signature, **options)(X, Y)
 
 
-def with_vjp(answer=(ZEROS, None), gradients=(ZEROS[:2], ZEROS[:2]), output=SPEC, **options):
+def with_vjp(answer=(ZEROS, None), gradients=(ZEROS[:2], ZEROS[:2]), output_signature=SPEC, **options):
     """A function with a vjp that returns these gradients."""
 
     def simulate(x, y):
         return answer
 
-    return cg.numpy_function(simulate, output, vjp=lambda residuals, *dy: gradients, **options)
+    return cg.numpy_function(simulate, output_signature, vjp=lambda residuals, *dy: gradients, **options)
 
 
 def second(function):
@@ -540,7 +540,7 @@ def second(function):
 
 
 def gradient_of_tangents():
-    function = with_vjp(([ZEROS, 1], None), output=TWO, jvp=lambda *_: [ZEROS, 0])
+    function = with_vjp(([ZEROS, 1], None), output_signature=TWO, jvp=lambda *_: [ZEROS, 0])
     return derive(lambda x: tangents_of(function, x, Y)[0])
 
 
@@ -565,13 +565,13 @@ NUMPY_FUNCTION = {
     **options(
         functools.partial(cg.numpy_function, **{"f": in_numpy}),
         f=[3],
-        output=[[3], tf.TensorSpec(None, tf.float32), tf.TensorSpec([3], tf.int32)],
+        output_signature=[[3], tf.TensorSpec(None, tf.float32), tf.TensorSpec([3], tf.int32)],
         vjp=[3],
         jvp=[len],
         batched=[32],
         nondiff_argnames=["x", ["z"]],
     ),
-    **options(functools.partial(cg.numpy_function, in_numpy, vjp=len), output=[[]], jvp=[3]),
+    **options(functools.partial(cg.numpy_function, in_numpy, vjp=len), output_signature=[[]], jvp=[3]),
     "integers alone": lambda: SINGLE(INTEGERS),
     "inputs that do not broadcast": lambda: cg.numpy_function(lambda x, y: (0, 0))(X, tf.zeros([3])),
     "ragged": lambda: SINGLE(tf.ragged.constant([[1.0], [2.0, 3.0]])),
@@ -586,26 +586,26 @@ NUMPY_FUNCTION = {
     "a shape of a gradient": returned((ZEROS, [JACOBIAN, JACOBIAN.T])),
     "a shape of a batch": returned((BATCH.T, [BATCH, BATCH]), batched=True),
     "a complex gradient": returned((ZEROS, [1j * JACOBIAN, JACOBIAN])),
-    "a shape without an output": returned((np.zeros(2), [JACOBIAN, np.zeros(2)]), None),
+    "a shape without an output_signature": returned((np.zeros(2), [JACOBIAN, np.zeros(2)]), None),
     "a complex value": returned((1j * ZEROS, [JACOBIAN, JACOBIAN])),
     "a ragged value": returned(([[1.0], [2.0, 3.0]], [JACOBIAN, JACOBIAN])),
-    "vjp: a shape of a leaf": lambda: with_vjp(([np.zeros(3), [1, 2]], None), output=TWO)(X, Y),
+    "vjp: a shape of a leaf": lambda: with_vjp(([np.zeros(3), [1, 2]], None), output_signature=TWO)(X, Y),
     "vjp: no pair": lambda: with_vjp(np.zeros(3))(X, Y),
     "vjp: a shape of the value": lambda: with_vjp((np.zeros(2), None))(X, Y),
     "vjp: a shape of a batch": lambda: with_vjp(batched=True)(X, Y),
-    "vjp: a shape without an output": lambda: with_vjp(output=None)(X, Y),
+    "vjp: a shape without an output_signature": lambda: with_vjp(output_signature=None)(X, Y),
     "vjp: None among the gradients": lambda: derive(with_vjp(gradients=[np.zeros(2), None]), X, Y),
     "vjp: no constant": lambda: derive(
         cg.numpy_function(nothing_kept, SPEC, vjp=in_numpy, nondiff_argnames=["y"]), X, Y
     ),
-    "vjp: another structure": lambda: with_vjp(output=TWO)(X, Y),
+    "vjp: another structure": lambda: with_vjp(output_signature=TWO)(X, Y),
     "vjp: one gradient of two": lambda: derive(with_vjp(gradients=[np.zeros(2)]), X, Y),
     "vjp: a shape of a gradient": lambda: derive(with_vjp(gradients=[np.zeros(2), np.zeros(3)]), X, Y),
     "vjp: no upstream": lambda: derive(cg.numpy_function(nothing_kept, SPEC, vjp=lambda residuals: None), X, Y),
     "vjp of Tensors: a dtype": eager(vjp_of_tensors(lambda inputs, dy: (dy, tf.cast(dy, tf.int32)))),
     "jvp: a shape": lambda: tangents_of(with_vjp(jvp=lambda *_: np.zeros(4)), X, Y),
     "jvp: another structure": lambda: tangents_of(
-        with_vjp(([np.zeros(3), 1], None), output=TWO, jvp=lambda *_: np.zeros(3)[:1]), X, Y
+        with_vjp(([np.zeros(3), 1], None), output_signature=TWO, jvp=lambda *_: np.zeros(3)[:1]), X, Y
     ),
     "jvp: parameters": lambda: tangents_of(with_vjp(jvp=lambda residuals, dx: dx), X, Y),
     "forward mode without a jvp": lambda: tangents_of(with_vjp(), X, Y),

@@ -100,7 +100,7 @@ def _outcome(call, mode):
         try:
             _run(call, mode)
         except Exception as error:
-            text = _without_noise(str(error))
+            text = _without_noise("\n".join([str(error), *getattr(error, "__notes__", [])]))
             if in_python := re.match(r"(\w+Error): ", text):  # TensorFlow's error for Python code in a graph.
                 return f"{type(error).__name__}, {in_python[1]}", text[in_python.end() :], error
             return type(error).__name__, text, error

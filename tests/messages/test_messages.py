@@ -7,11 +7,17 @@ import pytest
 
 import tf_cg_ops as cg
 
-from . import calls_of_decorators, calls_of_files, calls_of_functions, calls_of_tests, table
+from . import calls_of_decorators, calls_of_files, calls_of_functions, calls_of_tests, first_calls, table
 
 pytestmark = pytest.mark.core
 
-GROUPS = calls_of_decorators.GROUPS | calls_of_functions.GROUPS | calls_of_tests.GROUPS | calls_of_files.GROUPS
+GROUPS = (
+    first_calls.GROUPS
+    | calls_of_decorators.GROUPS
+    | calls_of_functions.GROUPS
+    | calls_of_tests.GROUPS
+    | calls_of_files.GROUPS
+)
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -25,6 +31,12 @@ def test_messages(group):
 def test_messages_txt_has_these_groups_and_no_row_without_an_error():
     assert list(table.sections()) == list(GROUPS)
     assert "-> nothing is raised" not in table.FILE.read_text()
+
+
+def test_the_other_tables_have_the_first_calls_that_they_should():
+    assert not [
+        (group, row) for group, rows in first_calls.ELSEWHERE.items() for row in rows if row not in GROUPS[group]
+    ]
 
 
 def public_functions():

@@ -17,7 +17,7 @@ from build_ops import aarch64, compiler, cuda, sources
 from ..support.processes import run_interpreter, run_script
 from ..support.sources import ROOT
 
-LIBRARY, WITH_CC = cg.sysconfig.get_lib(), cg.sysconfig.get_lib_with_cc()
+LIBRARY, WITH_CC = cg.sysconfig.get_library(), cg.sysconfig.get_library_with_cc()
 # What both libraries need: TensorFlow's framework and the standard libraries.
 NEEDED = {
     "libtensorflow_framework.so.2",

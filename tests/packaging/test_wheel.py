@@ -41,7 +41,7 @@ def make_wheel(sdist, target, **environment):
 
 @pytest.fixture(scope="module")
 def wheel(sdist, tmp_path_factory):
-    folder = os.path.dirname(cg.sysconfig.get_lib())
+    folder = os.path.dirname(cg.sysconfig.get_library())
     with make_wheel(sdist, tmp_path_factory.mktemp("wheel"), TF_CG_OPS_PREBUILT=folder) as archive:
         yield archive
 
@@ -84,7 +84,7 @@ for path in sorted(folder.glob("tf_cg_ops/**/*.py")):
     name = ".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(".__init__")
     if not name.endswith("__main__"):  # It runs the program.
         assert pathlib.Path(importlib.import_module(name).__file__) == path, name
-assert cg.sysconfig.get_lib() == str(folder / "tf_cg_ops" / "_ops.so")
+assert cg.sysconfig.get_library() == str(folder / "tf_cg_ops" / "_ops.so")
 x = tf.constant([1.0, 2.0, 3.0])
 with tf.GradientTape() as tape:
     tape.watch(x)
@@ -106,7 +106,7 @@ def test_the_installed_wheel_works_and_each_of_its_modules_imports(wheel, tmp_pa
 def test_the_libraries_of_the_source_tree_are_up_to_date_and_the_same_from_another_folder(sdist, tmp_path):
     """Byte for byte, compiled from the source distribution with the Makefile's flags."""
     with make_wheel(sdist, tmp_path) as archive:
-        for path in (cg.sysconfig.get_lib(), cg.sysconfig.get_lib_with_cc()):
+        for path in (cg.sysconfig.get_library(), cg.sysconfig.get_library_with_cc()):
             assert archive.read(f"tf_cg_ops/{pathlib.Path(path).name}") == pathlib.Path(path).read_bytes()
 
 

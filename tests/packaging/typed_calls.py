@@ -96,4 +96,4 @@ cg.custom_vjp(forward, 3)  # error: arg-type
 cg.implicit_root(plain, plain, batch=True)  # error: call-overload
 cg.embed_gradient(1, 2)  # error: call-arg
 cg.clip_gradient(1, values=1)  # error: call-arg
-cg.layers.GradientScale(factors=2)  # error: call-arg
+cg.layers.ScaleGradient(factors=2)  # error: call-arg

@@ -181,7 +181,9 @@ def test_the_loss_scale_is_read_when_the_value_is_computed():
     seen = []
     with tf.GradientTape() as tape:
         tape.watch(X)
-        y = cg.watch_gradient(cg.clip_gradient(X, value=1.0, loss_scale=scale), "y", call=seen.append, loss_scale=scale)
+        y = cg.watch_gradient(
+            cg.clip_gradient(X, value=1.0, loss_scale=scale), "y", callback=seen.append, loss_scale=scale
+        )
     scale.assign(1000.0)
     np.testing.assert_allclose(tape.gradient(y, X, output_gradients=DY), np.clip(DY, -2, 2))
     np.testing.assert_allclose(seen, [DY / 2])

@@ -21,7 +21,7 @@ def gradient_of(function, x=X, dy=DY):
 
 
 def everything(x, seen):
-    return cg.watch_gradient(x, "h", check_numerics=True, print=True, call=seen.append)
+    return cg.watch_gradient(x, "h", log=True, check_numerics=True, callback=seen.append)
 
 
 @pytest.mark.core
@@ -44,7 +44,7 @@ def test_second_derivatives_pass(name):
     np.testing.assert_allclose(second, 2 * DY * DY)
 
 
-@pytest.mark.parametrize("arguments", [{"print": True}, {"check_numerics": True}, {"call": print}], ids=str)
+@pytest.mark.parametrize("arguments", [{"log": True}, {"check_numerics": True}, {"callback": print}], ids=str)
 def test_a_gradient_under_xla_is_an_error(arguments):
     def function(x):
         return cg.watch_gradient(x, "h", **arguments)
@@ -74,7 +74,7 @@ def test_a_gradient_that_is_not_finite_is_an_error_with_its_name(run, bad, dtype
     seen = []
 
     def function(x):
-        return cg.watch_gradient(x, "the logits", check_numerics=True, call=seen.append)
+        return cg.watch_gradient(x, "the logits", check_numerics=True, callback=seen.append)
 
     with pytest.raises(tf.errors.InvalidArgumentError, match="watch_gradient: the gradient of 'the logits' must be "):
         run(function, [x], dy)
@@ -82,7 +82,7 @@ def test_a_gradient_that_is_not_finite_is_an_error_with_its_name(run, bad, dtype
 
 
 def test_complex_numbers_are_printed(capfd):
-    gradient_of(lambda x: cg.watch_gradient(x, "z", print=True), X + 0j, np.array([3.0 + 4.0j, 0.0, -12.0j]))
+    gradient_of(lambda x: cg.watch_gradient(x, "z", log=True), X + 0j, np.array([3.0 + 4.0j, 0.0, -12.0j]))
     assert 'gradient of \'z\': shape [3] norm 13 elements ["(3,4)" "(0,0)" ' in capfd.readouterr().err
 
 
@@ -90,7 +90,7 @@ def test_a_structure_has_a_name_for_each_tensor(capfd):
     seen, a, b = [], tf.constant(X), tf.constant([1.0])
 
     def watched():
-        y = cg.watch_gradient({"a": a, "b": [b]}, "state", print=True, call=seen.append)
+        y = cg.watch_gradient({"a": a, "b": [b]}, "state", log=True, callback=seen.append)
         return [y["a"], y["b"][0]]
 
     da, db = vjp(watched, [a, b], [tf.constant(DY), tf.constant([5.0])])[1]
@@ -119,7 +119,7 @@ def test_rows_that_slices_name_twice_are_seen_as_their_sum(mode, capfd):
         x = tf.constant([[1.0], [2.0], [3.0]])
         return gradients(mode, lambda x: tf.gather(cg.watch_gradient(x, "rows", **options), [1, 1]), [x], dy)
 
-    gradient(tf.constant([[3.0], [-1.0]]), print=True)
+    gradient(tf.constant([[3.0], [-1.0]]), log=True)
     assert "gradient of 'rows': shape [3 1] norm 2 " in capfd.readouterr().err
     with pytest.raises(tf.errors.InvalidArgumentError, match="the gradient of 'rows' must be finite"):
         gradient(tf.constant([[3e38], [3e38]]), check_numerics=True)
@@ -134,7 +134,7 @@ def test_each_step_of_a_loop_is_seen():
             tape.watch(x)
             y = x
             for _ in tf.range(4):
-                y = cg.watch_gradient(2.0 * y, "step", call=seen.append)
+                y = cg.watch_gradient(2.0 * y, "step", callback=seen.append)
         return tape.gradient(y, x, output_gradients=dy)
 
     np.testing.assert_array_equal(run(tf.constant(X), tf.constant(DY)), 16.0 * DY)
@@ -142,7 +142,7 @@ def test_each_step_of_a_loop_is_seen():
 
 
 def test_members_of_a_batch():
-    """`print` and `check_numerics` see the batch, `call` sees each member. TensorFlow also runs the first one alone."""
+    """`log` and `check_numerics` see the batch, `callback` sees each member. TensorFlow also runs the first one alone."""
     seen = []
 
     def one(x, dy):
@@ -156,14 +156,14 @@ def test_members_of_a_batch():
 def test_a_saved_model_prints_and_checks_in_its_gradient_and_calls_no_python(tmp_path, capfd):
     module = tf.Module()
     spec = tf.TensorSpec([None], tf.float64)
-    module.f = tf.function(lambda x: cg.watch_gradient(x, "h", check_numerics=True, print=True), input_signature=[spec])
+    module.f = tf.function(lambda x: cg.watch_gradient(x, "h", log=True, check_numerics=True), input_signature=[spec])
     tf.saved_model.save(module, tmp_path)
     loaded = tf.saved_model.load(tmp_path)
     np.testing.assert_array_equal(gradient_of(loaded.f), DY)
     assert "gradient of 'h': shape [3] norm 13 " in capfd.readouterr().err
     with pytest.raises(tf.errors.InvalidArgumentError, match="watch_gradient: the gradient of 'h' must be finite"):
         gradient_of(loaded.f, dy=DY * np.inf)
-    module.f = tf.function(lambda x: cg.watch_gradient(x, "h", call=print), input_signature=[spec])
+    module.f = tf.function(lambda x: cg.watch_gradient(x, "h", callback=print), input_signature=[spec])
     with pytest.raises(ValueError, match="watch_gradient: 'print' is Python code, which a saved function"):
         tf.saved_model.save(module, tmp_path)
 
@@ -174,12 +174,12 @@ def test_a_call_cannot_change_the_gradient(run, error):
         return gradient / 2
 
     with pytest.raises(error, match="watch_gradient: 'halved' must return None for the gradient of 'h'"):
-        run(lambda x: cg.watch_gradient(x, "h", call=halved), [X], DY)
+        run(lambda x: cg.watch_gradient(x, "h", callback=halved), [X], DY)
 
     def spoil(gradient):
         gradient[:] = 0.0
 
-    _, (dx,) = run(lambda x: cg.watch_gradient(x, "h", call=spoil), [X], DY)
+    _, (dx,) = run(lambda x: cg.watch_gradient(x, "h", callback=spoil), [X], DY)
     np.testing.assert_array_equal(dx, DY)
 
 
@@ -189,7 +189,7 @@ def test_an_exception_of_the_function_comes_out(run, error):
         raise KeyError("no such thing")
 
     with pytest.raises(error, match="no such thing"):
-        run(lambda x: cg.watch_gradient(x, "h", call=fails), [X], DY)
+        run(lambda x: cg.watch_gradient(x, "h", callback=fails), [X], DY)
 
 
 def test_the_function_is_freed_with_the_tape():
@@ -201,7 +201,7 @@ def test_the_function_is_freed_with_the_tape():
 
     def use():
         recorder = Recorder()
-        gradient_of(lambda x: cg.watch_gradient(x, "h", call=recorder))
+        gradient_of(lambda x: cg.watch_gradient(x, "h", callback=recorder))
         return weakref.ref(recorder)
 
     reference = use()
@@ -232,7 +232,7 @@ def test_under_loss_scaling_the_gradient_is_shown_unscaled(dtype, run, capfd):
     seen = []
 
     def function(x):
-        return cg.watch_gradient(x, "h", print=True, call=seen.append, loss_scale=4.0)
+        return cg.watch_gradient(x, "h", log=True, callback=seen.append, loss_scale=4.0)
 
     dy = DY.astype(dtype.as_numpy_dtype)
     _, (dx,) = run(function, [X.astype(dtype.as_numpy_dtype)], dy)

@@ -298,7 +298,9 @@ def test_inspect_where_there_is_no_gradient(tmp_path, capsys):
     status, out, _ = main(capsys, "inspect", tmp_path / "untraceable")
     lines = out.splitlines()
     assert (status, lines[1].endswith("error, see below")) == (0, True)
-    assert lines[3].startswith("CustomGradientRule: custom_gradient: the gradient of '<lambda>' is not there, because ")
+    assert lines[3].startswith(
+        "CustomGradientRule: custom_gradient: the gradient of '<lambda>' is not in this file, because "
+    )
 
 
 def test_an_unexpected_error_is_reported_in_one_line(capsys, monkeypatch):

@@ -70,7 +70,7 @@ def test_every_kind_of_gradient(saved, tmp_path):
     assert embedded.rule_ops is None
     assert untraceable.inputs_with_gradients == 0
     assert untraceable.error == (
-        "custom_gradient: the gradient of '<lambda>' is not there, because TensorFlow could not trace grad_fn: "
+        "custom_gradient: the gradient of '<lambda>' is not in this file, because TensorFlow could not trace grad_fn: "
         "AttributeError: 'SymbolicTensor' object has no attribute 'numpy'. Correct grad_fn, or compute it with TensorFlow "
         "operations."
     )
@@ -140,7 +140,7 @@ def test_the_number_of_orders_in_the_file(case, tmp_path):
         dx = derivative(dx)
         dx(x)
     if orders is not None and function is not tripled:  # This process still has the gradient of tf.custom_gradient.
-        with pytest.raises(RuntimeError, match=r"is not there|saved_orders"):
+        with pytest.raises(RuntimeError, match=r"is not in this file|saved_orders"):
             derivative(dx)(x)
 
 

@@ -110,6 +110,15 @@ ROWS = {
     "parameter_server": "`ParameterServerStrategy`",
 }
 
+# Pairs that make no sense: a functional model and XLA refuse what a later row would need, or the mode has no Python
+# process; and the functions of `saved_model` work on files, not in Keras.
+SENSELESS = {
+    "scan": {"keras_files", "keras_fresh"},
+    "while_loop": {"keras_files", "keras_fresh"},
+    "saved_model": {"mixed_precision", "keras_jit", "functional", "keras_files", "keras_fresh"},
+    "numpy_function": {"while_loop_under_xla", "v1_loader", "c_api", "op_free", "tflite"},
+}
+
 _MARK = "mode_table"
 # From the best to the worst.
 _OUTCOMES = ("passed", "unsupported", "failed")
@@ -167,11 +176,18 @@ def page(version, cells):
         "- **yes**: tests compare values and derivatives with numbers that were computed independently.",
         "- **partly**: some uses pass these tests; for the others, a test shows that they fail.",
         "- **no**: a test shows that it fails, with an error.",
-        "- empty: no test, or the pair makes no sense.",
+        "- **kernels**: only the CUDA kernels were checked, on one H100, by a program without TensorFlow. The ops have not run",
+        "  on a GPU in TensorFlow ([GPUs](gpu.md)).",
+        "- **n/a**: the pair makes no sense. A function that needs Python cannot run in a C program, for example.",
+        "- empty: not tested.",
         "",
         "[Known limitations](limits.md) has the reasons. Tests check first and second derivatives, with these exceptions: first",
         "derivatives only for `scan`, `while_loop`, `saved_model`, `numpy_function`, `linear`, `layers`, Keras models,",
         "strategies, and `recompute_grad` in eager forward mode; values only for stripped models and TFLite.",
+        "",
+        "The last column, `ready-made`, has the gradients that you need not write yourself: `reverse_gradient`,",
+        "`scale_gradient`, `clip_gradient`, `watch_gradient` and `straight_through`. `saved_model` stands for `strip`, `adopt` and",
+        "`override`, and `implicit_root` also for its two relatives.",
         "",
         f"The test suite wrote this table on a CPU, with TensorFlow {version};",
         "[modes.json](https://github.com/tf-cg-ops/tf_cg_ops/blob/main/docs/modes.json) has the outcome for each function.",
@@ -180,12 +196,17 @@ def page(version, cells):
         "|---" * (len(COLUMNS) + 1) + "|",
     ]
     for mode, functions in cells.items():
-        row = [_cell([o for f, o in functions.items() if _COLUMN_OF[f] == column]) for column in COLUMNS]
+        row = [_cell(column, mode, [o for f, o in functions.items() if _COLUMN_OF[f] == column]) for column in COLUMNS]
         lines.append(f"| {ROWS[mode]} | " + " | ".join(row) + " |")
+    # Tests that run here cannot fill this row: cuda/check, which did, is a program of its own.
+    lines.append("| GPU | " + " | ".join("kernels" if column == "embed_gradient" else "" for column in COLUMNS) + " |")
     return "\n".join(lines) + "\n"
 
 
-def _cell(outcomes):
+def _cell(column, mode, outcomes):
+    if mode in SENSELESS.get(column, ()):
+        assert not outcomes, (column, mode)
+        return "n/a"
     if not outcomes:
         return ""
     if "failed" in outcomes:

@@ -295,7 +295,7 @@ RULE_SHAPE = (
 FAILURES = {
     "untraceable": (
         Case(lambda x: untraceable(x), None),
-        "custom_gradient: the gradient of 'untraceable' is not there, because TensorFlow could not trace grad_fn: "
+        "custom_gradient: the gradient of 'untraceable' is not in this file, because TensorFlow could not trace grad_fn: "
         "AttributeError: 'SymbolicTensor' object has no attribute 'numpy'. Correct grad_fn, or compute it with TensorFlow "
         "operations.",
     ),

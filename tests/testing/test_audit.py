@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 import tf_cg_ops as cg
 import tf_cg_ops_cli
@@ -245,7 +246,7 @@ def of_the_third(k, a, b, c):
 
 
 def nothing(k, x):
-    return 2 * x, lambda dy: None
+    return 2 * x, lambda dy: [None]
 
 
 def interpolated(k, x, empty):
@@ -515,13 +516,13 @@ def test_layers_that_differ_by_design():
     inputs = keras.Input([3])
     features = keras.layers.Dense(4)(inputs)
     embedded = cg.layers.EmbedGradient()([features, 2 * keras.ops.ones_like(features), features])
-    outputs = cg.layers.GradientClip(norm=0.1)(cg.layers.StraightThrough(tf.sign)(embedded))
-    model = keras.Model(inputs, keras.layers.Dense(1)(cg.layers.GradientReversal(0.5)(outputs)))
+    outputs = cg.layers.ClipGradient(norm=0.1)(cg.layers.StraightThrough(tf.sign)(embedded))
+    model = keras.Model(inputs, keras.layers.Dense(1)(cg.layers.ReverseGradient(0.5)(outputs)))
     report = cg.testing.audit(model, [X])
     assert [row.verdict for row in report.rows] == ["by design"] * 4
     report.raise_if_wrong()
     seen = []
-    watched = cg.testing.audit(lambda x: tf.reduce_sum(cg.watch_gradient(x, "x", call=seen.append)), [X])
+    watched = cg.testing.audit(lambda x: tf.reduce_sum(cg.watch_gradient(x, "x", callback=seen.append)), [X])
     assert (verdicts(watched), seen) == ([("watch_gradient", "by design")], [])
 
 
@@ -535,8 +536,37 @@ def test_a_layer_of_a_remat_scope_is_recomputed():
 
 def test_what_the_user_declares():
     name = next(name for name in NAMED if name.startswith("without_mask"))
-    for like, verdict in (({}, "differs"), ({name: None}, "by design"), ({name: lambda x: x}, "right")):
-        assert verdicts(cg.testing.audit(function_of(name), [X], like=like)) == [(name, verdict)]
+    like = {name: lambda x: x}
+    for declared, verdict in (({}, "differs"), ({"intended": [name]}, "by design"), ({"like": like}, "right")):
+        assert verdicts(cg.testing.audit(function_of(name), [X], **declared)) == [(name, verdict)]
+
+
+def test_what_the_user_declares_by_place(saved):
+    """The functions of a library with a wrapper have one name. They also compute the same here."""
+
+    def wrapped(k):
+        @cg.custom_gradient
+        def f_wrapped(x):
+            return tf.sin(x), lambda dy: k * dy
+
+        return f_wrapped
+
+    def function(x):
+        y = wrapped(1.0)(x)
+        return wrapped(2.0)(y) + wrapped(3.0)(x)
+
+    first = function.__code__.co_firstlineno + 1
+    y, z = f"test_audit.py:{first}", f"test_audit.py:{first + 1}"
+    for declared, expected in (
+        ({"like": {y: tf.identity}}, {y: "right", z: "differs"}),
+        ({"like": {y: tf.identity}, "intended": ["f_wrapped"]}, {y: "right", z: "by design"}),
+        ({"like": {"f_wrapped": tf.identity}, "intended": [z]}, {y: "right", z: "by design"}),
+    ):
+        report = cg.testing.audit(function, [X], **declared)
+        assert {row.line: row.verdict for row in report.rows} == expected
+    loaded = tf.saved_model.load(saved)  # Without lines, so the report shows the nodes.
+    wrong = cg.testing.audit(loaded.signatures["serving_default"], {"x": X[:2]}).wrong[0].node
+    assert not cg.testing.audit(loaded.signatures["serving_default"], {"x": X[:2]}, intended=[wrong]).wrong
 
 
 @pytest.mark.parametrize("factor", [1.0, 7.0])
@@ -661,8 +691,8 @@ def test_wrong_uses(saved):
     right = function_of("log1pexp_0")
     with pytest.raises(ValueError, match="must return floating-point or complex numbers, which have gradients"):
         cg.testing.audit(lambda x: tf.argmax(right(x)), [X])
-    with pytest.raises(ValueError, match=r"got 'relu'\. These are there: 'log1pexp_0'"):
-        cg.testing.audit(right, [X], like={"relu": None})
+    with pytest.raises(ValueError, match=r"got 'relu'\. These functions are there: 'log1pexp_0'"):
+        cg.testing.audit(right, [X], intended=["relu"])
     message = r"audit: like\['log1pexp_0'\] must return the shapes of the value, \[\[4, 3\]\], got \[\[\]\]"
     with pytest.raises(ValueError, match=message):
         cg.testing.audit(right, [X], like={"log1pexp_0": tf.reduce_sum})
@@ -680,3 +710,15 @@ def test_none_among_the_upstream_gradients_is_zero():
 def test_a_model_without_gradients_of_its_own():
     report = cg.testing.audit(keras.Sequential([keras.Input([3]), keras.layers.Dense(4)]), [X])
     assert str(report) == "'Sequential' has no gradients of its own, and its gradient is finite."
+
+
+@pytest.mark.parametrize("package", [keras, tf_keras], ids=["keras", "tf_keras"])
+def test_a_keras_model_gets_random_inputs_that_fit_its_own(package):
+    """A functional model has them in a structure, and a Sequential of Keras 3 only in a list."""
+    layers, right = package.layers, function_of("log1pexp_0")
+    a, b = package.Input([3], name="a"), package.Input([2], name="b", dtype="int32")
+    y = layers.Concatenate()([right(a), layers.Flatten()(layers.Embedding(2, 1)(b))])
+    sequential = package.Sequential([layers.Input([3]), layers.Dense(2, right)])
+    for model in (package.Model([a, b], y), package.Model({"a": a, "b": b}, y), sequential):
+        (row,) = cg.testing.audit(model).rows
+        assert row.verdict == "right"

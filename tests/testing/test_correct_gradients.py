@@ -3,6 +3,7 @@
 import runpy
 import typing
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -22,8 +23,8 @@ Z = RNG.normal(size=[3]) + 1j * RNG.normal(size=[3])
 
 @cg.custom_gradient
 def log1pexp(x):
-    e = tf.exp(x)
-    return tf.math.log(1 + e), lambda dy: dy * (1 - 1 / (1 + e))
+    y = tf.maximum(x, 0.0) + tf.math.log1p(tf.exp(-tf.abs(x)))
+    return y, lambda dy: dy * tf.sigmoid(x)
 
 
 jvp = cg.custom_jvp(lambda x, y: x * tf.sin(y))
@@ -68,6 +69,7 @@ RIGHT = {
     "pairs": (lambda x, y: cg.embed_gradient(x * tf.exp(y), [tf.exp(y), x * tf.exp(y)], [x, y]), [X, Y], FORWARD),
     "holomorphic": (lambda z: cg.embed_gradient(z**3, 3 * z**2, z), [Z], FORWARD),
     "custom_gradient": (log1pexp, [X], SECOND),
+    "far from 0": (log1pexp, [np.array([0.0, 100.0, 1000.0, -1000.0])], SECOND),
     "custom_vjp": (vjp, [X, Y], SECOND),
     "custom_jvp": (jvp, [X, Y], SECOND),
     "recompute_grad": (cg.recompute_grad(lambda x: tf.sin(x) ** 2), [X], SECOND),
@@ -117,6 +119,28 @@ def test_autograph_converts_the_function_where_tf_function_does():
     assert not check_gradient(control_flow, [np.abs(X)], modes=modes, second_order=True, forward_mode=True).failures
     with pytest.raises(AssertionError, match="could not be computed in mode 'vectorized': Operator"):
         check_gradient(control_flow, [np.abs(X)])
+
+
+def dense(dtype, model_dtype=None):
+    layer = keras.layers.Dense(3, "gelu", dtype=dtype)
+    return keras.Sequential([keras.Input([3], dtype=model_dtype), layer]) if model_dtype else layer
+
+
+@pytest.mark.core
+@pytest.mark.parametrize(
+    "dtypes",
+    [["float32"], ["float32", "float32"], ["float64", "float32"], ["float64"], ["float64", "float64"]],
+    ids=str,
+)
+def test_keras_must_compute_in_float64_or_get_tolerances(dtypes):
+    """A functional model casts its inputs to their dtypes, and any other layer to its own."""
+    function = dense(*dtypes)
+    tolerances = {}
+    if "float32" in dtypes:
+        with pytest.raises(ValueError, match="with a tolerance of 1e-06, because it computes in float32"):
+            check_gradient(function, [BATCH], modes=["eager"])
+        tolerances = {"rtol": 1e-3, "step": 0.1}
+    assert not check_gradient(function, [BATCH], modes=["eager"], **tolerances).failures
 
 
 @pytest.mark.core

@@ -73,7 +73,7 @@ WRONG = {
     "transposed": (transpose, lambda dy, x: transpose(dy), [X], "A gradient needs the transposed Jacobian."),
     "no_upstream": (tf.sin, lambda dy, x: tf.cos(x), [X], "It does not depend on the upstream. Multiply it by dy."),
     "swapped": (lambda x, y: x * tf.sin(y), lambda dy, x, y: (dy * x * tf.cos(y), dy * tf.sin(y)), [X, Y], SWAPPED),
-    "none": (tf.sin, lambda dy, x: None, [X], NONE),
+    "none": (tf.sin, lambda dy, x: [None], [X], NONE),
     "zero": (tf.sin, lambda dy, x: tf.zeros_like(x), [X], "The gradient is zero everywhere."),
     "uniform_only": (lambda x: x**2, lambda dy, x: tf.reduce_mean(dy) * 2 * x, [X], UNIFORM_ONLY),
     "nan": (tf.sin, lambda dy, x: dy * tf.math.log(-tf.abs(x)), [X], "The gradient is not finite."),

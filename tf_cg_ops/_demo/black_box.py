@@ -48,7 +48,7 @@ def profile_and_jacobian(parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 # The black box as a TensorFlow function with a gradient.
-profile = numpy_function(profile_and_jacobian, output=tf.TensorSpec([len(GRID)], tf.float64))
+profile = numpy_function(profile_and_jacobian, output_signature=tf.TensorSpec([len(GRID)], tf.float64))
 
 
 def profile_without_gradient(parameters: tf.Tensor) -> tf.Tensor:

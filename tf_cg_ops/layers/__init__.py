@@ -12,25 +12,25 @@ from tf_cg_ops._src.layers.remat import disable_remat, enable_remat
 
 if TYPE_CHECKING:
     from tf_cg_ops._src.layers.identity import (
+        ClipGradient,
         EmbedGradient,
-        GradientClip,
-        GradientReversal,
-        GradientScale,
+        ReverseGradient,
+        ScaleGradient,
         StraightThrough,
         WatchGradient,
     )
     from tf_cg_ops._src.layers.recompute import Recompute
 else:
-    EmbedGradient, GradientClip, GradientReversal, GradientScale, Recompute, StraightThrough, WatchGradient = layers_of(
+    ClipGradient, EmbedGradient, Recompute, ReverseGradient, ScaleGradient, StraightThrough, WatchGradient = layers_of(
         tf.keras.layers.Layer.__module__.partition(".")[0]
     )
 
 __all__ = [
+    "ClipGradient",
     "EmbedGradient",
-    "GradientClip",
-    "GradientReversal",
-    "GradientScale",
     "Recompute",
+    "ReverseGradient",
+    "ScaleGradient",
     "StraightThrough",
     "WatchGradient",
     "disable_remat",

@@ -6,25 +6,25 @@ from tf_cg_ops._src.layers import layers_of
 
 if TYPE_CHECKING:
     from tf_cg_ops.layers import (
+        ClipGradient,
         EmbedGradient,
-        GradientClip,
-        GradientReversal,
-        GradientScale,
         Recompute,
+        ReverseGradient,
+        ScaleGradient,
         StraightThrough,
         WatchGradient,
     )
 else:
-    EmbedGradient, GradientClip, GradientReversal, GradientScale, Recompute, StraightThrough, WatchGradient = layers_of(
+    ClipGradient, EmbedGradient, Recompute, ReverseGradient, ScaleGradient, StraightThrough, WatchGradient = layers_of(
         "tf_keras"
     )
 
 __all__ = [
+    "ClipGradient",
     "EmbedGradient",
-    "GradientClip",
-    "GradientReversal",
-    "GradientScale",
     "Recompute",
+    "ReverseGradient",
+    "ScaleGradient",
     "StraightThrough",
     "WatchGradient",
 ]

@@ -1,5 +1,8 @@
 """Works on SavedModels: `inspect` and `compare` look at them, `override`, `adopt` and `strip` write changed copies."""
 
+from ._add_gradients import AddGradientsReport as AddGradientsReport
+from ._add_gradients import SignatureTensor as SignatureTensor
+from ._add_gradients import add_gradients as add_gradients
 from ._adopt import AdoptedGradient as AdoptedGradient
 from ._adopt import AdoptReport as AdoptReport
 from ._adopt import adopt as adopt
@@ -13,12 +16,15 @@ from ._strip import StripReport as StripReport
 from ._strip import strip as strip
 
 __all__ = [
+    "AddGradientsReport",
     "AdoptReport",
     "AdoptedGradient",
     "Comparison",
     "EmbeddedGradient",
     "OverrideReport",
+    "SignatureTensor",
     "StripReport",
+    "add_gradients",
     "adopt",
     "compare",
     "inspect",

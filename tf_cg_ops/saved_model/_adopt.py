@@ -97,7 +97,7 @@ class AdoptReport(Copied):
 
 
 @tf_internal.autograph_artifact
-@misplaced_calls.explains(_API, "Name the options, as in check=False.")
+@misplaced_calls.explains(_API)
 def adopt(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],
@@ -106,6 +106,8 @@ def adopt(
     check: bool = True,
 ) -> AdoptReport:
     """Writes a copy of a SavedModel in which the gradients of `tf.custom_gradient` work after loading.
+
+    Use it to train or explain a model that someone else saved.
 
     >>> import tempfile
     >>> import tensorflow as tf
@@ -153,18 +155,13 @@ def adopt(
       An AdoptReport. It says by how much the new gradients differ from automatic differentiation.
 
     Raises:
-      FileNotFoundError: `source` is not a SavedModel, or lacks files of variables; the parent of `target` is not a
-        folder.
-      NotADirectoryError: `source` is a file.
-      FileExistsError: `target` exists.
-      TypeError: An argument has the wrong type, or a rule does not take the op and its upstream gradients.
-      ValueError: `gradients` is not one of these choices, or names a place that the model does not have; the file does
-        not contain a gradient function, or one reads a tensor that its place does not get; a rule returns wrong
-        gradients; the SavedModel cannot be read, is malformed, or cannot be loaded for the check; `target` lies inside
-        `source`.
+      OSError: `source` is not a complete SavedModel, `target` exists, or its parent is not a folder.
+      TypeError: As in `override`.
+      ValueError: `gradients` or a place is unknown; the file lacks a gradient, or it reads a tensor that its place does
+        not get; or as in `override`.
       RuntimeError: The new model fails, or computes other values.
 
-    If there is an error, nothing is written.
+    If there is an error, nothing is written. TensorFlow has nothing like it.
     """
     choices = gradients.values() if isinstance(gradients, Mapping) else [gradients]
     for choice in choices:
@@ -174,7 +171,7 @@ def adopt(
                 f"{_API}: gradients must be 'saved', 'autodiff', a rule, or a dict of these by places, got "
                 f"{text.describe(choice)}."
             )
-    adoption = _Adoption(gradients)
+    adoption = Adoption(gradients)
     copied = write_changed_copy(_API, source, target, adoption.change, check, gradients=True)
     autodiff: list[Comparison] | None = [] if check else None
     if check and any(each.gradients != _AUTODIFF for each in adoption.adopted):
@@ -185,7 +182,7 @@ def adopt(
     return AdoptReport(*copied, adoption.adopted, autodiff)
 
 
-class _Adoption:
+class Adoption:
     """Replaces foreign gradients by what the user chose for their places, and lists them in `adopted`."""
 
     def __init__(self, gradients: _Choice | Mapping[str, _Choice]) -> None:

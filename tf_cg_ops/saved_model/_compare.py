@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import text, tf_internal
+from tf_cg_ops._src.core import misplaced_calls, text, tf_internal
 from tf_cg_ops._src.core.types import TensorLike
 
 from . import _inputs
@@ -50,12 +50,15 @@ class Comparison:
 
 
 @tf_internal.autograph_artifact
+@misplaced_calls.explains(_API)
 def compare(
     a: str | os.PathLike[str],
     b: str | os.PathLike[str],
     inputs: Mapping[str, Mapping[str, TensorLike]] | None = None,
 ) -> list[Comparison]:
     """Compares the values and gradients of two SavedModels, for all signatures and the functions of all objects.
+
+    Use it after any change to a SavedModel.
 
     >>> import tempfile
     >>> import tensorflow as tf

@@ -13,9 +13,11 @@ _MAX_SIZE = 2**31 - 1
 def to_path(api: str, name: str, value: Any) -> pathlib.Path:
     """The argument of this name as a Path. Raises TypeError if it is not a path."""
     if not isinstance(value, (str, os.PathLike)):
-        raise TypeError(
-            f"{api}: {name} must be the path of a folder, got {text.describe(value)}. Pass a str or a Path."
-        )
+        is_model = callable(value) or hasattr(value, "signatures")
+        got, remedy = text.describe(value), "Pass a str or a Path."
+        if is_model:
+            got, remedy = text.describe_type(value), "Save the model with tf.saved_model.save, and pass its folder."
+        raise TypeError(f"{api}: {name} must be the path of a folder, got {got}. {remedy}")
     return pathlib.Path(value)
 
 

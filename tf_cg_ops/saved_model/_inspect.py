@@ -63,6 +63,8 @@ class EmbeddedGradient:
 def inspect(path: str | os.PathLike[str]) -> list[EmbeddedGradient]:
     """Lists the custom gradients in a SavedModel.
 
+    Use it to see which gradients a file has, and how many orders of derivatives.
+
     >>> import tempfile
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg

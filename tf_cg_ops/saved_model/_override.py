@@ -51,7 +51,11 @@ class OverrideReport(Copied):
 
 
 @tf_internal.autograph_artifact
-@misplaced_calls.explains(_API, "Name the options, as in check=False.")
+@misplaced_calls.explains(
+    _API,
+    "Write saved_model.override(source, target, rules), and name the options, as in check=False. It copies a folder: "
+    "for a function or a model in memory, write tf_cg_ops.override_gradients(f, rules).",
+)
 def override(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],
@@ -62,6 +66,8 @@ def override(
     check: bool = True,
 ) -> OverrideReport:
     """Writes a copy of a SavedModel in which the ops that you name use your gradients.
+
+    Use it if you have no Python code of the model.
 
     >>> import tempfile
     >>> import tensorflow as tf
@@ -102,18 +108,13 @@ def override(
       An OverrideReport.
 
     Raises:
-      FileNotFoundError: `source` is not a SavedModel, or lacks files of variables; the parent of `target` is not a
-        folder.
-      NotADirectoryError: `source` is a file.
-      FileExistsError: `target` exists.
-      TypeError: An argument has the wrong type; a rule does not take the op and its upstream gradients, or returns a
-        gradient of a wrong dtype.
-      ValueError: `rules` is empty; a rule matches no op, or only ops inside functions that have their own gradient; a
-        rule returns the wrong number of gradients or a wrong shape; `unmatched` is neither "error" nor "ignore"; the
-        SavedModel cannot be read, is malformed, or cannot be loaded for the check; `target` lies inside `source`.
+      OSError: `source` is not a complete SavedModel (FileNotFoundError, NotADirectoryError), `target` exists
+        (FileExistsError), or its parent is not a folder.
+      TypeError: As in `tf_cg_ops.override_gradients`.
+      ValueError: Also as there; or TensorFlow cannot read or load the model, or `target` lies inside `source`.
       RuntimeError: The new model fails, or computes other values.
 
-    Other exceptions of a rule reach you unchanged. If there is an error, nothing is written.
+    If there is an error, nothing is written. TensorFlow has nothing like it.
     """
     table = RuleTable(_API, rules, inside, unmatched)
     matching, functions = table.matching(), _Functions()

@@ -54,7 +54,7 @@ class StripReport(Copied):
 
 
 @tf_internal.autograph_artifact
-@misplaced_calls.explains(_API, "Name the options, as in check=False.")
+@misplaced_calls.explains(_API)
 def strip(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],
@@ -79,12 +79,13 @@ def strip(
     [-1.0, 1.0]
 
     The copy computes the same values, and you can freeze it or convert it to TensorFlow Lite. It works on the saved
-    graphs, without the Python code of the model. Do not train the copy: it has TensorFlow's derivatives of its ops, not
-    your custom gradients.
+    graphs, without the Python code of the model. A tape around the copy finds TensorFlow's derivatives of its ops, not
+    your custom gradients. To keep those, make them a signature before: see `add_gradients`.
 
     All signatures, functions, variables, assets and other files stay. Ops that only gradients read are dropped, except
     the inputs of loops, conditionals and called functions, and so are run-time checks of the shapes of gradients. If a
-    saved function computes custom gradients itself, as in a training step, it still does, with built-in ops.
+    saved function computes custom gradients itself, as in a training step or an added signature, it still does, with
+    built-in ops.
 
     Args:
       source: The folder of a SavedModel.
@@ -95,16 +96,13 @@ def strip(
       A StripReport.
 
     Raises:
-      FileNotFoundError: `source` is not a SavedModel, or lacks files of variables; the parent of `target` is not a
-        folder.
-      NotADirectoryError: `source` is a file.
-      FileExistsError: `target` exists.
+      OSError: `source` is not a complete SavedModel (FileNotFoundError, NotADirectoryError), `target` exists
+        (FileExistsError), or its parent is not a folder.
       TypeError: An argument has the wrong type.
-      ValueError: The SavedModel cannot be read, is malformed, or cannot be loaded for the check; `target` lies inside
-        `source`.
+      ValueError: TensorFlow cannot read or load the model, or `target` lies inside `source`.
       RuntimeError: The stripped model fails, or computes other values.
 
-    If there is an error, nothing is written.
+    If there is an error, nothing is written. TensorFlow has nothing like it.
     """
     changes = _Changes()
 

@@ -5,14 +5,14 @@ from ._audit_nonfinite import FirstNonfinite as FirstNonfinite
 from ._audit_report import AuditedGradient as AuditedGradient
 from ._audit_report import AuditReport as AuditReport
 from ._check import check_gradient as check_gradient
-from ._report import Comparison as Comparison
+from ._report import GradientComparison as GradientComparison
 from ._report import GradientReport as GradientReport
 
 __all__ = [
     "AuditReport",
     "AuditedGradient",
-    "Comparison",
     "FirstNonfinite",
+    "GradientComparison",
     "GradientReport",
     "audit",
     "check_gradient",

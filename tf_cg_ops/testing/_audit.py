@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, text, tf_internal
 from tf_cg_ops._src.core.types import Structure
+from tf_cg_ops._src.keras import dispatch, registration
 from tf_cg_ops._src.rewrite.graph_copy import Replace
 from tf_cg_ops._src.rewrite.traced_call import TracedCall
 from tf_cg_ops.saved_model import _inputs
@@ -45,7 +46,7 @@ _BY_DESIGN = {
     "layers.StraightThrough": "a straight-through estimator",
     "grad_pass_through": "the upstream gradient passes unchanged",
     "clip_gradient": "the gradient is clipped",
-    "layers.GradientClip": "the gradient is clipped",
+    "layers.ClipGradient": "the gradient is clipped",
     "override_gradients": "override_gradients chose this gradient",
     "saved_model.override": "saved_model.override chose this gradient",
 }
@@ -57,26 +58,29 @@ def audit(
     args: Sequence[Structure] | Mapping[str, Structure] | None = None,
     *,
     upstream: Structure = None,
-    like: Mapping[str, Callable[..., Structure] | None] = {},
+    like: Mapping[str, Callable[..., Structure]] = {},
+    intended: Collection[str] = (),
     max_elements: int = 64,
     progress: Callable[[str], None] | None = None,
 ) -> AuditReport:
-    """Checks the custom gradients in a model, at the numbers of one real backward pass.
+    """Checks the custom gradients in a model, on the values of one real backward pass.
+
+    Use it if training does not converge, or if you train a model with gradients that other people wrote.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
     >>> @cg.custom_gradient
     ... def log1pexp(x):
-    ...     e = tf.exp(x)
-    ...     return tf.math.log1p(e), lambda dy: 2 * dy * e / (1 + e)
+    ...     y = tf.maximum(x, 0.0) + tf.math.log1p(tf.exp(-tf.abs(x)))
+    ...     return y, lambda dy: 2 * dy * tf.sigmoid(x)
     >>> report = cg.testing.audit(lambda x: tf.reduce_sum(log1pexp(x) ** 2), [tf.constant([0.5, -1.0])])
     >>> [(row.function, row.verdict, row.detail) for row in report.rows]
     [('log1pexp', 'differs', 'The ratio is 2 everywhere, so a factor is wrong.')]
 
-    `f` is traced, and runs once with its gradient. Each place in its graph with a gradient of its own (from this
-    library, or from `tf.custom_gradient`) is compared with TensorFlow's own gradient of the ops inside, for the numbers
-    of this run; where they differ, numeric differentiation decides. Places in called functions, loops, conditionals and
-    recomputed functions are found, too. Your model does not change: its variables keep their values.
+    `f` is traced, and runs once with its gradient. The gradient `dx` of each place in its graph that this library or
+    `tf.custom_gradient` made is compared with TensorFlow's own gradient of the ops inside, on the values of this run.
+    Where they differ, numeric differentiation decides. Places in called functions, loops, conditionals and recomputed
+    functions are found, too. Your model does not change: its variables keep their values.
 
     If the gradient of the run is not finite, `report.first_nonfinite` names the op, built-in or not, that first got
     finite numbers and returned others.
@@ -85,11 +89,13 @@ def audit(
       f: A function, a Keras model, a loaded SavedModel, or one of its functions, such as
         `loaded.signatures["serving_default"]`. For a training step, pass the function that computes the loss.
       args: A list or tuple of its arguments, or a dict of them by name. None for random ones that fit the signature of
-        a SavedModel.
+        a SavedModel, or the inputs of a Keras model.
       upstream: The upstream gradient, in the structure of the value of `f`. By default 1 for one number, such as a
         loss, and otherwise random numbers of either sign.
-      like: What you intend, by the name of the function with the gradient: a function of the same inputs that has the
-        intended gradient, or None if any gradient is intended.
+      like: For functions with another gradient on purpose, a function of the same inputs whose gradient it should be,
+        as in `check_gradient`. The keys are names of functions, or places such as "model.py:12", as the report shows
+        them. A place counts before a name.
+      intended: The names or places of functions that can have any gradient.
       max_elements: How many elements of an input are moved one by one, where a random direction of all elements tells
         nothing, as at a kink.
       progress: Called with a line of text now and then, such as `print`.
@@ -99,14 +105,15 @@ def audit(
       table.
 
     Raises:
-      TypeError: `f` cannot be called, or not with `args`; `args` is not a list, a tuple or a dict; `like` is not such a
-        dict; `max_elements` is not an int.
-      ValueError: `max_elements` is not positive, a name in `like` is not in the model, or its function returns another
-        shape; `upstream` does not fit the value of `f`; or the model has custom gradients and its value has none.
-      MemoryError: The model needs more memory than there is.
+      TypeError: `f` cannot be called with `args`, or an option has the wrong type.
+      ValueError: `max_elements` is not positive; a name in `like` or `intended` is not in the model; a function in
+        `like` or `upstream` has another shape; or the value has no gradient.
+      MemoryError: There is not enough memory.
       RuntimeError: You call it in a graph.
+
+    TensorFlow has nothing like it. Each function in a test of its own is a job for `tf_cg_ops.testing.check_gradient`.
     """
-    _check_arguments(f, args, like, max_elements)
+    _check_arguments(f, args, like, intended, max_elements)
     report_progress = progress or (lambda line: None)
     reported = time.monotonic()
     model, f = f, _function_of(f)  # The model keeps its variables alive.
@@ -130,11 +137,11 @@ def audit(
         with _kept_variables(call.graph):
             results = run(recording.replace)
             recording.sort()
-            _check_names(name, like, recording.places)
+            _check_names(name, {*like, *intended}, recording.places)
             rows: list[AuditedGradient] = []
             computations: dict[Any, Computation] = {}
             for i, place in enumerate(recording.places):
-                rows.append(_row(place, like, max_elements, computations))
+                rows.append(_row(place, like, intended, max_elements, computations))
                 if time.monotonic() - reported > 5:
                     reported = time.monotonic()
                     report_progress(f"checked {i + 1} of {len(recording.places)}")
@@ -197,7 +204,7 @@ def _run(
         return tf_internal.call_trace(traced, *tensors)
 
 
-def _check_arguments(f: Any, args: Any, like: Any, max_elements: Any) -> None:
+def _check_arguments(f: Any, args: Any, like: Any, intended: Any, max_elements: Any) -> None:
     if not callable(f) and not getattr(f, "signatures", None):
         raise TypeError(
             f"{API}: f must be a function, a model or a loaded SavedModel with signatures, got {text.describe_type(f)}."
@@ -206,31 +213,44 @@ def _check_arguments(f: Any, args: Any, like: Any, max_elements: Any) -> None:
         raise TypeError(
             f"{API}: args must be a list, tuple or dict of arguments, got {text.describe_type(args)}. Pass [x]."
         )
-    if not isinstance(like, Mapping) or any(not isinstance(name, str) for name in like):
+    if not isinstance(like, Mapping) or not all(isinstance(key, str) and callable(like[key]) for key in like):
         raise TypeError(
-            f"{API}: like must be a dict from the name of a function to a function or None, got {text.describe(like)}."
+            f"{API}: like must be a dict from the name of a function, or its place, to a function with the gradient "
+            f"that it should have, got {text.describe(like)}. If it can have any gradient, name it in intended."
         )
-    if any(function is not None and not callable(function) for function in like.values()):
-        raise TypeError(f"{API}: the values of like must be functions or None, got {text.describe(like)}.")
+    if (
+        isinstance(intended, str)
+        or not isinstance(intended, Collection)
+        or any(not isinstance(k, str) for k in intended)
+    ):
+        raise TypeError(
+            f"{API}: intended must be a list of names of functions, or their places, got {text.describe(intended)}. "
+            "Write for example intended=['spike']."
+        )
     if not isinstance(max_elements, (int, np.integer)) or isinstance(max_elements, bool):
         raise TypeError(f"{API}: max_elements must be an int, got {text.describe(max_elements)}.")
     if max_elements < 1:
         raise ValueError(f"{API}: max_elements must be positive, got {max_elements}.")
     if not tf.executing_eagerly():
         raise RuntimeError(
-            f"{API}: must be called in eager mode, got a call in a graph. Call it outside of tf.function."
+            f"{API} must be called in eager mode, got a call in a graph. Call it outside of tf.function."
         )
 
 
-def _check_names(name: str, like: Mapping[str, Any], places: Sequence[Place]) -> None:
-    """Raises ValueError for a name in `like` that is not in the model."""
-    unknown = set(like) - {name_of(place.op) for place in places}
+def _check_names(name: str, keys: set[str], places: Sequence[Place]) -> None:
+    """Raises ValueError for a name or place that is not in the model."""
+    unknown = keys.difference(*(_keys(place) for place in places))
     if unknown:
         known = sorted({name_of(place.op) for place in places})
         raise ValueError(
-            f"{API}: like, or --intended, must name functions with a custom gradient in '{name}', got "
-            f"{text.quoted(sorted(unknown))}. These are there: {text.quoted(known) or 'none'}."
+            f"{API}: like and intended must have names or places of functions with a custom gradient in '{name}', got "
+            f"{text.quoted(sorted(unknown))}. These functions are there: {text.quoted(known) or 'none'}."
         )
+
+
+def _keys(place: Place) -> tuple[str, str]:
+    """What can stand for a place in `like` and `intended`: where it is, as in the report, and its function."""
+    return line_of(place.op) or place.op.name, name_of(place.op)
 
 
 def _function_of(f: Any) -> Any:
@@ -242,11 +262,23 @@ def _made_up(f: Any, name: str) -> Any:
     """Random arguments for a function that knows its signature."""
     call = f if hasattr(f, "concrete_functions") else f.__call__  # A loaded object has its function there.
     traces = getattr(call, "concrete_functions", None) or [f]
-    signature = getattr(traces[0], "structured_input_signature", None)
+    signature = getattr(traces[0], "structured_input_signature", None) or _signature_in_keras(f)
     if signature is None:
-        raise TypeError(f"{API}: args must be a list of the arguments of '{name}', which has no signature, got None.")
+        raise TypeError(
+            f"{API}: args must be a list of the arguments of '{name}', which has no signature, got None. Pass [x]."
+        )
     positional, keywords = _inputs.generate(signature, _inputs.SIZES[0])
     return keywords or list(positional)
+
+
+def _signature_in_keras(f: Any) -> Any:
+    """The signature of a Keras model that knows its inputs; None for anything else."""
+    inputs: Any = getattr(f, "inputs", None)  # A list, where `input` has the structure; not every Sequential has both.
+    package = dispatch.package_of_keras_tensors(inputs or ())
+    if not package:
+        return None
+    structure = getattr(f, "input", inputs[0])
+    return (tf.nest.map_structure(registration.module_of(package).FunctionCall.type_spec_of, structure),), {}
 
 
 @contextlib.contextmanager
@@ -327,9 +359,13 @@ def _upstream(name: str, given: Any, outputs: Sequence[tf.Tensor]) -> list[tf.Te
 
 
 def _row(
-    place: Place, like: Mapping[str, Any], max_elements: int, computations: dict[Any, Computation]
+    place: Place,
+    like: Mapping[str, Any],
+    intended: Collection[str],
+    max_elements: int,
+    computations: dict[Any, Computation],
 ) -> AuditedGradient:
-    name = name_of(place.op)
+    name, declared = name_of(place.op), next((k for k in _keys(place) if k in like or k in intended), "")
     row = AuditedGradient(
         function=name,
         made_by=place.api,
@@ -344,11 +380,11 @@ def _row(
         return dataclasses.replace(row, verdict=verdict, detail=place.reason or "no gradient arrives here")
     found = []
     for run in place.runs:
-        known = name, key(place, run) or place.op.name
-        computation = computations.setdefault(known, Computation(place, name, like.get(name)))
+        known = name, declared, key(place, run) or place.op.name
+        computation = computations.setdefault(known, Computation(place, declared, like.get(declared)))
         found.append(check(place, run, computation, max_elements))
     worst, last = max(found, key=lambda each: STATES.index(each.state)), found[-1]
-    verdict, detail = _verdict(place, name, like, worst)
+    verdict, detail = _verdict(place, declared, like, worst)
     return dataclasses.replace(
         row,
         verdict=verdict,
@@ -360,14 +396,14 @@ def _row(
     )
 
 
-def _verdict(place: Place, name: str, like: Mapping[str, Any], found: Findings) -> tuple[Verdict, str]:
+def _verdict(place: Place, declared: str, like: Mapping[str, Any], found: Findings) -> tuple[Verdict, str]:
     if place.api in PASSING:
         return "by design", place.reason
     if found.state == "right":
         return "right", ""
-    if name in like and like[name] is None:
-        return "by design", "like= says so"
-    if name not in like:
+    if declared and declared not in like:
+        return "by design", "intended= says so"
+    if not declared:
         passes = {source_of(t) for t in place.results} <= {source_of(t) for t in place.inputs}
         design = "the gradient is scaled, reversed or clipped" if passes else _BY_DESIGN.get(place.api)
         if design:
@@ -376,7 +412,10 @@ def _verdict(place: Place, name: str, like: Mapping[str, Any], found: Findings) 
         return "not checked", found.detail
     # The rest of a hint is advice for check_gradient.
     detail = found.detail.partition(" If ")[0]
-    return "differs", f"{detail} Declare an intended gradient with like=." if " If " in found.detail else detail
+    return (
+        "differs",
+        f"{detail} Declare an intended gradient with like= or intended=." if " If " in found.detail else detail,
+    )
 
 
 def _folded(rows: Sequence[AuditedGradient]) -> list[AuditedGradient]:

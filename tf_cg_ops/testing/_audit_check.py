@@ -1,4 +1,4 @@
-"""The gradient of one place against TensorFlow's own gradient of the ops inside, at the numbers of a recorded run.
+"""The gradient of one place against TensorFlow's own gradient of the ops inside, on the values of a recorded run.
 
 They are compared in the dtypes of the model and, if they differ there, in double precision. Where they differ still, or
 TensorFlow's is not finite, numeric differentiation decides.
@@ -129,14 +129,14 @@ class LikeError(ValueError):
 class Computation:
     """The graph of a place as a function of its leaves and of what else was recorded."""
 
-    def __init__(self, place: Place, name: str, like: Callable[..., Any] | None) -> None:
-        self.place, self.like, self._name = place, like, name
+    def __init__(self, place: Place, declared: str, like: Callable[..., Any] | None) -> None:
+        self.place, self.like, self._declared = place, like, declared
         self._run: list[tf.Tensor] = []
         self._traces: dict[bool, Any] = {}
         self._has: dict[bool, list[list[bool]]] = {}
 
     def at(self, run: Run) -> "Computation":
-        """The computation at the numbers of a run, also of another place with an equal `key`."""
+        """The computation on the values of a run, also of another place with an equal `key`."""
         other = copy.copy(self)  # It shares what is traced.
         other._run = [tf.constant(x) for x in run.values]
         return other
@@ -217,7 +217,7 @@ class Computation:
             got, expected = [y.shape for y in values], [y.shape for y in self.place.results]
             if len(got) != len(expected) or not all(map(tf.TensorShape.is_compatible_with, got, expected)):
                 raise LikeError(
-                    f"{API}: like[{self._name!r}] must return the shapes of the value, "
+                    f"{API}: like[{self._declared!r}] must return the shapes of the value, "
                     f"{[shape.as_list() for shape in expected]}, got {[shape.as_list() for shape in got]}."
                 )
         return [tf.identity(in_double(y) if double else y) for y in values]
@@ -306,7 +306,7 @@ def _is_rounded(constant: Any) -> bool:
 
 @np.errstate(all="ignore")  # What is not finite is noticed.
 def check(place: Place, run: Run, computation: Computation, max_elements: int) -> Findings:
-    """Compares the gradient at the numbers of one run, for its upstream gradient and for a random one."""
+    """Compares the gradient on the values of one run, for its upstream gradient and for a random one."""
     arrived = [numbers(dy) for dy in run.upstream]
     found, computation = Findings(upstream_norm=_norm(arrived)), computation.at(run)
     try:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, text, tf_internal
+from tf_cg_ops._src.core import convert, misplaced_calls, text, tf_internal
 from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.custom_gradient.custom_jvp import CustomJvp
+from tf_cg_ops._src.keras.dispatch import package_of_keras_tensors
 
 from . import _modes
 from ._compare_modes import ModeComparisons
@@ -21,9 +22,12 @@ from ._report import GradientReport, Tolerances, in_one_line
 
 # A smaller step is lost in the rounding of the argument; a larger one changes its sign.
 _STEP_RANGE = (1e-12, 1.0)
+# What numeric differentiation can reach if the value has less than double precision.
+_LEAST_TOLERANCE = 1e-5
 
 
 @tf_internal.autograph_artifact
+@misplaced_calls.explains(API, f"Write {API}(f, [x]), and name the options, as in modes=['eager'].")
 def check_gradient(
     f: Callable[..., Structure],
     args: Sequence[Structure],
@@ -42,13 +46,15 @@ def check_gradient(
 ) -> GradientReport:
     """Checks the gradient of `f` against numeric differentiation in several modes; raises AssertionError if it differs.
 
+    Use it in a test for every gradient that you write.
+
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
     >>> @cg.custom_gradient
     ... def log1pexp(x):
-    ...     e = tf.exp(x)
-    ...     return tf.math.log(1 + e), lambda dy: dy * (1 - 1 / (1 + e))
-    >>> report = cg.testing.check_gradient(log1pexp, [tf.constant([0.5, -1.0, 3.0])], second_order=True)
+    ...     y = tf.maximum(x, 0.0) + tf.math.log1p(tf.exp(-tf.abs(x)))
+    ...     return y, lambda dy: dy * tf.sigmoid(x)
+    >>> report = cg.testing.check_gradient(log1pexp, [tf.constant([0.0, -1000.0, 100.0])], second_order=True)
     >>> len(report.failures)
     0
 
@@ -99,27 +105,20 @@ def check_gradient(
       A `GradientReport`, which prints as a table: the worst element for each mode, order and argument.
 
     Raises:
-      AssertionError: A gradient, value or tangent is wrong in some mode, or computing it raised an exception. If
-        TensorFlow itself cannot run `f` in a mode, leave it out of `modes`. The message names the function, argument,
-        mode, element and numbers, and the likely mistake if it is recognized.
-      ValueError: A mode is unknown; no argument or no output has a derivative; an argument is not finite; `f` is
-        random; `like` or `intended_gradient` returns other shapes, or both are given; `forward_mode` is used with
-        `intended_gradient` or without one of its modes; a tolerance is negative or not finite, `step` is out of range,
-        `seed` is negative, or `max_elements` is not positive.
-      TypeError: `args` is not a list or tuple, or does not fit the signature of `f`; `f`, `like` or `intended_gradient`
-        is not a function; `modes` is not a list; a number has the wrong type; `f` mixes float32 with its arguments,
-        which are float64.
-      RuntimeError: It is called while a graph is built, or while functions run eagerly.
+      AssertionError: A gradient, value or tangent is wrong or raised an exception.
+      ValueError: A mode is unknown; nothing is differentiable; an argument is not finite; `f` is random or imprecise;
+        options do not fit.
+      TypeError: An argument has the wrong type or does not fit `f`, or `f` mixes float32 with float64.
+      RuntimeError: You call it in a graph.
 
-    Other exceptions of `f` in eager mode reach you unchanged.
+    The message names the function, argument, mode, element and numbers, and the likely mistake. If TensorFlow itself
+    cannot run `f` in a mode, leave it out of `modes`. Other exceptions of `f` in eager mode reach you unchanged.
 
     `f` is not differentiated by the variables that it reads, so pass their values as arguments. Choose arguments that
     are not at a kink.
 
-    Differs from `tf.test.compute_gradient`:
-
-    - It checks the modes that you choose, with random upstream gradients instead of ones and zeros.
-    - It compares for you; `compute_gradient` returns two Jacobians.
+    Differs from `tf.test.compute_gradient`, which returns two Jacobians: it compares for you, in several modes, and
+    with random upstream gradients.
     """
     _check_modes(modes)
     # Reverse mode transposes the rule, so only its tangents show whether it is linear.
@@ -137,6 +136,7 @@ def check_gradient(
     name = text.name_of(f)
     function = arguments.flatten_function(f, step)
     values = _differentiable_values(name, function)
+    _check_precision(f, name, values, max(rtol, atol))
     numbers = RandomNumbers(seed)
     upstream = [numbers.draw_like(value) for value in values]
     intended = function
@@ -209,7 +209,7 @@ def _check_options(
         )
     if not tf.executing_eagerly() or tf.config.functions_run_eagerly():
         raise RuntimeError(
-            f"{API}: must be called in eager mode, got a call in a graph or after "
+            f"{API} must be called in eager mode, got a call in a graph or after "
             "tf.config.run_functions_eagerly(True). Call it outside of tf.function."
         )
 
@@ -261,10 +261,26 @@ def _differentiable_values(name: str, function: FlatFunction) -> Arrays:
     again = function.call(to_tensors(function.values))
     if len(outputs) != len(again) or not all(map(_is_equal, outputs, again)):
         raise ValueError(
-            f"{API}: '{name}' must return the same value each time, got another one from the second call. If it uses "
-            "random numbers, take tf.random.stateless_uniform and the like, with a fixed seed."
+            f"{API}: '{name}' must return the same value each time, got a different one in the second call. If it uses "
+            "random numbers, draw them with a fixed seed, as with tf.random.stateless_uniform."
         )
     return values
+
+
+def _check_precision(f: Any, name: str, values: Arrays, tolerance: float) -> None:
+    """ValueError if the function is known to compute in less than double precision, and the tolerance is too small."""
+    known = [str(value.real.dtype) for value in values]
+    inputs = getattr(f, "inputs", None) or ()
+    if package_of_keras_tensors(inputs):  # A functional model of Keras casts its inputs to these dtypes.
+        known += [tf.as_dtype(tensor.dtype).name for tensor in inputs]
+    else:  # Another layer of Keras casts to this one.
+        known.append(getattr(f, "compute_dtype", "float64"))
+    lower = next((dtype for dtype in known if dtype in ("float32", "float16", "bfloat16")), None)
+    if lower and tolerance < _LEAST_TOLERANCE:
+        raise ValueError(
+            f"{API}: cannot check '{name}' with a tolerance of {tolerance:g}, because it computes in {lower}. Pass "
+            "rtol=1e-3 and step=0.1, or let it compute in float64: in Keras, give Input and all layers dtype='float64'."
+        )
 
 
 def _is_equal(first: tf.Tensor, second: tf.Tensor) -> bool:

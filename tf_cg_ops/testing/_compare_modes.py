@@ -11,7 +11,7 @@ import tensorflow as tf
 from . import _hints, _modes
 from ._flat_function import Arrays, FlatFunction, Results, numbered, to_double_precision, to_tensors
 from ._references import RandomNumbers
-from ._report import Comparison, Hint, Reference, Tolerances, compare, exact_reference, in_one_line
+from ._report import GradientComparison, Hint, Reference, Tolerances, compare, exact_reference, in_one_line
 
 # The number of different arguments and upstreams in a batch.
 _BATCH = 3
@@ -27,7 +27,7 @@ class ModeComparisons:
     modes: Sequence[str]
     tolerances: Tolerances
     tangents_are_linear: bool = True  # Otherwise gradients look like other mistakes: the rule has no transpose.
-    comparisons: list[Comparison] = dataclasses.field(default_factory=list)
+    comparisons: list[GradientComparison] = dataclasses.field(default_factory=list)
     error: Exception | None = None
 
     def compare(
@@ -61,7 +61,7 @@ class ModeComparisons:
                 text = _hints.hint_from_upstreams(function, intended, direction, argument, reference, derivative)
             return text or _hints.hint_from_ratio(reference, derivative)
 
-        def add(reference: Reference, actual: Any, hint: Hint | None = None, order: str = order) -> Comparison:
+        def add(reference: Reference, actual: Any, hint: Hint | None = None, order: str = order) -> GradientComparison:
             tolerances = _modes.tolerances_in(mode, self.tolerances, reference.size)
             self.comparisons.append(compare(mode, order, reference, actual, tolerances, hint))
             return self.comparisons[-1]
@@ -102,7 +102,7 @@ class ModeComparisons:
         direction: Arrays,
         references: list[Reference],
         derivatives: list[Any],
-    ) -> Iterator[tuple[Reference, Comparison]]:
+    ) -> Iterator[tuple[Reference, GradientComparison]]:
         """A failure for each derivative that is not linear in the direction."""
         what, factors = ("tangents", (-2.0,)) if order == "tangent" else ("an upstream", _hints.FACTORS)
         is_rule = order == "tangent" or not self.tangents_are_linear
@@ -132,5 +132,5 @@ class ModeComparisons:
     def add_exception(self, mode: str, order: str, names: Sequence[str], error: Exception) -> None:
         """Adds an exception as a failure of its mode. The other modes are still compared."""
         where = (mode, order, ", ".join(names))
-        self.comparisons.append(Comparison(*where, passed=False, problem=in_one_line(error), raised=True))
+        self.comparisons.append(GradientComparison(*where, passed=False, problem=in_one_line(error), raised=True))
         self.error = error

@@ -62,7 +62,7 @@ Hint = Callable[[Reference, np.ndarray], str]
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
+class GradientComparison:
     """One argument or output in one mode, and its worst element.
 
     Attributes:
@@ -118,16 +118,16 @@ class GradientReport:
 
     Attributes:
       function: The name of the function.
-      comparisons: A Comparison for each mode, order and argument or output.
+      comparisons: A GradientComparison for each mode, order and argument or output.
       seed: The seed of the random upstream gradients.
     """
 
     function: str
-    comparisons: list[Comparison]
+    comparisons: list[GradientComparison]
     seed: int = 0
 
     @property
-    def failures(self) -> list[Comparison]:
+    def failures(self) -> list[GradientComparison]:
         """The comparisons that did not pass."""
         return [comparison for comparison in self.comparisons if not comparison.passed]
 
@@ -141,13 +141,13 @@ class GradientReport:
 
     def failure_text(self) -> str:
         """A message for each mistake, followed by the table."""
-        same: dict[Any, list[Comparison]] = {}
+        same: dict[Any, list[GradientComparison]] = {}
         for c in self.failures:  # Failures that differ only in the mode, and in the rounding of the numbers, are one.
             rounded = f"{c.analytic:.4g} {c.numeric:.4g}"
             same.setdefault((c.order, c.name, c.raised, c.problem, c.is_none, c.element, rounded), []).append(c)
         return "\n".join([*map(self._message, same.values()), str(self)])
 
-    def _message(self, failures: list[Comparison]) -> str:
+    def _message(self, failures: list[GradientComparison]) -> str:
         failure = failures[0]
         names = text.quoted(failure.mode for failure in failures)
         where = f"in mode {names}" if len(failures) == 1 else f"in the modes {names}"
@@ -171,7 +171,7 @@ class GradientReport:
         ).rstrip()
 
 
-def _row(c: Comparison) -> tuple[str, ...]:
+def _row(c: GradientComparison) -> tuple[str, ...]:
     state = "ok" if c.passed else "NOT RUN" if c.raised else "WRONG"
     numbers: tuple[str, ...] = ("",) * 7
     if not c.problem:
@@ -199,7 +199,7 @@ class Tolerances:
 
 def compare(
     mode: str, order: str, reference: Reference, actual: Any, tolerances: Tolerances, hint: Hint | None = None
-) -> Comparison:
+) -> GradientComparison:
     """Finds the worst element of a Tensor, or None for zeros.
 
     Only derivatives have a hint. Values may be infinite or nan where the reference is; derivatives may not.
@@ -209,9 +209,11 @@ def compare(
     where.update(checked=reference.elements.size, size=array.size, is_none=actual is None)
     if array.shape != reference.shape or (actual is not None and actual.dtype != reference.dtype):
         wanted, got = f"{reference.dtype.name} of shape {list(reference.shape)}", f"{list(array.shape)}."
-        return Comparison(passed=False, problem=f"it must be {wanted}, got {actual.dtype.name} of shape {got}", **where)
+        return GradientComparison(
+            passed=False, problem=f"it must be {wanted}, got {actual.dtype.name} of shape {got}", **where
+        )
     if not array.size:
-        return Comparison(passed=True, **where)
+        return GradientComparison(passed=True, **where)
     numbers, expected = array.ravel()[reference.elements], reference.estimate.value
     allowed = tolerances.of(reference.estimate)
     if reference.direction is not None and reference.directional_derivative is not None:
@@ -232,7 +234,7 @@ def compare(
     if hint is not None and not passed:
         with np.errstate(all="ignore"):
             text = _NONE if actual is None else hint(reference, array)
-    return Comparison(
+    return GradientComparison(
         passed=passed,
         element=element,
         analytic=numbers[worst].item(),

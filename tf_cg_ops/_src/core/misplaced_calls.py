@@ -17,8 +17,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 MISSING: Any = object()
 
 
-def explains(api: str, advice: str) -> Callable[[Function], Function]:
-    """Decorates a public function: if a call does not fit its signature, the error ends with this advice."""
+def explains(api: str, advice: str = "") -> Callable[[Function], Function]:
+    """Decorates a public function: if a call does not fit its signature, the error ends with the advice."""
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
@@ -37,7 +37,7 @@ def explains(api: str, advice: str) -> Callable[[Function], Function]:
 def check_fits(
     api: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], advice: str = ""
 ) -> None:
-    """Raises TypeError if the arguments do not fit a public function, with this advice or the right call."""
+    """Raises TypeError if the arguments do not fit a public function, with the advice, by default the right call."""
     signature = inspect.signature(function)
     try:
         signature.bind(*args, **kwargs)

@@ -41,10 +41,20 @@ def has_parameter(function: Callable[..., Any], name: str) -> bool:
     return parameter is not None and parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
 
 
+def takes_positional(function: Callable[..., Any]) -> bool:
+    """Whether a function can be called with an argument by position."""
+    signature = signature_of(function)
+    by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+    return signature is None or any(parameter.kind not in by_name for parameter in signature.parameters.values())
+
+
 def bind(
-    api: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    api: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], advice: str = ""
 ) -> inspect.BoundArguments | None:
-    """The arguments by name, in the order of the signature; TypeError if they do not fit, None without a signature."""
+    """The arguments by name, in the order of the signature; TypeError if they do not fit, None without a signature.
+
+    The advice follows the message.
+    """
     signature = signature_of(function)
     if signature is None:
         return None
@@ -54,7 +64,7 @@ def bind(
         name = text.name_of(function)
         raise TypeError(
             f"{api}: the arguments do not fit '{name}': {error}. Call it as "
-            f"{name.rpartition('.')[2]}{without_annotations(signature)}."
+            f"{name.rpartition('.')[2]}{without_annotations(signature)}.{advice and ' ' + advice}"
         ) from None
 
 

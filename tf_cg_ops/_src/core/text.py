@@ -22,6 +22,8 @@ def describe(value: Any) -> str:
     """Describes a value by its contents, or by its type where that says more."""
     if isinstance(value, _FUNCTIONS):
         return f"the function '{name_of(value)}'"
+    if isinstance(value, type):
+        return describe_type(value)
     if isinstance(value, tf.Tensor):
         return f"a Tensor of dtype {value.dtype.name}"
     if hasattr(value, "dtype") and not isinstance(value, (np.ndarray, np.generic)):
@@ -31,7 +33,11 @@ def describe(value: Any) -> str:
 
 
 def describe_type(value: Any) -> str:
-    """The type of a value, with an article: "an int", "a tuple of 2 (Tensor, NoneType)"."""
+    """The type of a value, with an article: "an int", "a tuple of 2 (Tensor, NoneType)"; a class by its name."""
+    if value is None:
+        return "None"
+    if isinstance(value, type):
+        return f"the class '{name_of(value)}'"
     if type(value) is tuple:
         return f"a tuple of {len(value)} ({', '.join(map(_type_name, value))})"
     noun = _type_name(value)
@@ -41,6 +47,13 @@ def describe_type(value: Any) -> str:
 def _type_name(value: Any) -> str:
     # Users know tf.Tensor, and not its classes for eager mode and for graphs.
     return "Tensor" if isinstance(value, tf.Tensor) else type(value).__name__
+
+
+def add_note(error: Any, note: str) -> None:
+    """Adds a note to an exception of the user's own code, as `add_note` does in Python 3.11, which prints notes."""
+    notes = getattr(error, "__notes__", [])
+    if note not in notes:
+        error.__notes__ = [*notes, note]
 
 
 def quoted(names: Iterable[str]) -> str:

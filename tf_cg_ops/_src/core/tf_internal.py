@@ -103,8 +103,8 @@ from tensorflow.python.ops.parallel_for.pfor import RegisterPFor
 from tensorflow.python.ops.parallel_for.pfor import _fallback_converter
 from tensorflow.python.ops.parallel_for.pfor import wrap as wrap_for_pfor
 
-# Reads the structure of what a saved function returns. Only the loader of SavedModels can.
-from tensorflow.python.saved_model.nested_structure_coder import decode_proto
+# Read and write the structure of what a saved function takes and returns. Only SavedModels' own code can.
+from tensorflow.python.saved_model.nested_structure_coder import decode_proto, encode_structure
 
 # Reads the proto of a SavedModel. The public interface changes it by loading it into graphs.
 from tensorflow.python.saved_model.loader_impl import parse_saved_model

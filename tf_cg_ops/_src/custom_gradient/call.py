@@ -85,8 +85,10 @@ class Backward:
             kwargs["variables"] = self.checks.variables
         try:
             answer = self.grad_fn(*dys, **kwargs)
-        except TypeError as error:
-            self.checks.check_takes_upstream(self.grad_fn, dys, kwargs, error)
+        except Exception as error:
+            if isinstance(error, TypeError):
+                self.checks.check_takes_upstream(self.grad_fn, dys, kwargs, error)
+            self.checks.wording.add_notes(self.checks.function, error)
             raise
         if not self.has_captures:
             gradients = self.checks.checked_gradients(answer)
@@ -204,11 +206,14 @@ def _compute(
     try:
         result, read = call_and_note_reads(compute, args, kwargs, is_eager)
     except TypeError:
-        bind(wording.api, function, args, kwargs)
+        bind(wording.api, function, args, kwargs, wording.how_to_call)
+        raise
+    except (NotImplementedError, AttributeError) as error:
+        wording.add_note_about_numpy(f"'{text.name_of(function)}'", error)
         raise
     is_pair = isinstance(result, (tuple, list)) and len(result) == 2
     if not is_pair or not (callable(result[1]) or isinstance(result[1], GradFn)):
-        bind(wording.api, function, args, kwargs)
+        bind(wording.api, function, args, kwargs, wording.how_to_call)
         raise TypeError(
             f"{wording.api}: '{text.name_of(function)}' must return a pair (value, grad_fn), got "
             f"{text.describe_type(result)}. End it with: return value, grad_fn"

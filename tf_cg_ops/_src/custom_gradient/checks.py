@@ -62,6 +62,8 @@ class GradientChecks:
     def checked_gradients(self, answer: Any) -> list[Any]:
         """One gradient, or None, for each tensor of the arguments and for each variable."""
         if not self.variables:
+            if answer is None and any(self.inputs):
+                raise TypeError(self._message(self.wording.nothing, names=text.quoted(self.arguments.names)))
             return self._of_arguments(answer)
         answer = list(answer) if isinstance(answer, Iterator) else answer
         if not isinstance(answer, (tuple, list)) or len(answer) != 2:

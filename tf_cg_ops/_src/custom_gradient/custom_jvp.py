@@ -74,15 +74,17 @@ def custom_jvp(
 ) -> Callable[..., Structure]:
     """Decorates a function whose derivative you write as a Jacobian-vector product, for forward and reverse mode.
 
+    Use it if you have the tangent; the gradient is derived from it.
+
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
     >>> @cg.custom_jvp
     ... def log1pexp(x):
-    ...     return tf.math.log(1 + tf.exp(x))
+    ...     return tf.maximum(x, 0.0) + tf.math.log1p(tf.exp(-tf.abs(x)))
     >>> @log1pexp.defjvp
     ... def log1pexp_jvp(primals, tangents):
     ...     (x,), (t,) = primals, tangents
-    ...     return log1pexp(x), (1 - 1 / (1 + tf.exp(x))) * t
+    ...     return log1pexp(x), tf.sigmoid(x) * t
     >>> x = tf.constant([0.0, 100.0])
     >>> with tf.autodiff.ForwardAccumulator(x, tf.constant([2.0, 10.0])) as accumulator:
     ...     y = log1pexp(x)
@@ -98,9 +100,8 @@ def custom_jvp(
 
         y, dy = rule(primals, tangents, **nondiff)
 
-    - `primals` is a tuple of the arguments, in the order of the signature. The ones in `**kwargs` are sorted by name.
-      They are as they were when you called the function: a Tensor with the value of a variable, and copies of lists,
-      dicts and arrays.
+    - `primals` is a tuple of the arguments, in the order of the signature, with `**kwargs` sorted by name. They are as
+      they were at the call: a Tensor with the value of a variable, and copies of lists, dicts and arrays.
     - `tangents` has their structure, with a Tensor for each floating-point or complex Tensor, zeros for such arrays and
       numbers, and `None` for the rest.
     - `dy` has the structure of `y` and must be linear in the tangents. `None` stands for zeros.
@@ -127,11 +128,10 @@ def custom_jvp(
       A function with the signature and the value of `f`, and with the decorator `defjvp`, which returns the rule.
 
     Raises:
-      ValueError: `nondiff_argnames` has a name that is not an argument of `f`, or `saved_orders` is less than 1. When
-        you compute a derivative: the tangents do not have the structure or the shape of the value.
-      TypeError: `f` is not a function, or `nondiff_argnames` is not a list of names. When you call it: the rule is
-        missing, or does not take the variables that `f` reads. When you compute a derivative: the rule does not return
-        a pair, or a tangent is not a Tensor of the type of the value, or is complex where the value is real.
+      TypeError: An argument has the wrong type; the rule is missing, does not take the variables that `f` reads, or
+        does not return a pair; a tangent has the wrong dtype.
+      ValueError: `nondiff_argnames` has a name that is not an argument; `saved_orders` is less than 1; the tangents do
+        not fit the value in structure or shape.
 
     Differs from `jax.custom_jvp`: arguments without a derivative are named, and reach the rule as keywords.
     """
@@ -256,13 +256,14 @@ class _Tangents:
         structured = tf.nest.pack_sequence_as(self.primals, by_leaf)
         try:
             answer = self.rule(self.primals, structured, **options)
-        except TypeError as error:
+        except Exception as error:
+            parameters = ", ".join(["primals", "tangents", *options])
             signature = mismatched_signature(self.rule, (self.primals, structured), options)
             if signature is None:
+                text.add_note(error, f"{self._subject} is called as rule({parameters}), with two tuples.")
                 raise
             raise TypeError(
-                f"{self._subject} must take ({', '.join(['primals', 'tangents', *options])}), got "
-                f"{text.name_of(self.rule)}{signature}."
+                f"{self._subject} must take ({parameters}), got {text.name_of(self.rule)}{signature}."
             ) from error
         if not isinstance(answer, (tuple, list)) or len(answer) != 2:
             raise TypeError(

@@ -31,6 +31,8 @@ def custom_vjp(
 ) -> Callable[P, R]:
     """Makes a function from a forward pass and a backward pass, which share residuals instead of a closure.
 
+    Use it if you have both passes as functions, as in `torch.autograd.Function` and `jax.custom_vjp`.
+
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
     >>> def forward(x, limit):
@@ -45,7 +47,8 @@ def custom_vjp(
     >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0, 100.0])).numpy().tolist()
     [1.0, 10.0, 0.0]
 
-    `forward(*args, **kwargs)` returns `(y, residuals)`. For the upstream gradients `dy` the gradient is
+    `forward(*args, **kwargs)` returns `(y, residuals)`. With one upstream gradient in `dy` for each tensor of `y`, of
+    its shape and dtype, the gradient is
 
         dx = backward(residuals, *dy, **nondiff)
 
@@ -63,8 +66,8 @@ def custom_vjp(
       forward: Computes the value, and the residuals that the backward pass needs, in any structure.
       backward: Computes the gradients of the arguments, flat or in their structure; `None` for no gradient.
       nondiff_argnames: The names of the arguments of `forward` that have no gradient.
-      materialize_grads: If False, `backward` gets `None` instead of zeros for an output that you did not use. It still
-        gets zeros for a tape around a `tf.function`, and in a loaded model.
+      materialize_grads: If False, `backward` gets `None` instead of zeros for an output that you did not use, except
+        for a tape around a `tf.function` and in a loaded model.
       saved_orders: The highest order of derivative that a loaded model can compute if `backward` calls decorated
         functions, as in `custom_gradient`.
 
@@ -72,10 +75,10 @@ def custom_vjp(
       A function with the signature of `forward` that returns its `y`.
 
     Raises:
+      TypeError: An argument has the wrong type; `forward` does not return a pair; `backward` does not take the
+        `variables` that `forward` reads. When you compute a gradient: as in `custom_gradient`.
       ValueError: `nondiff_argnames` has a name that is not an argument of `forward`, or `saved_orders` is less than 1.
         When you compute a gradient: as in `custom_gradient`.
-      TypeError: An argument has the wrong type. When you call the function: `forward` does not return a pair, or reads
-        variables that `backward` does not take. When you compute a gradient: as in `custom_gradient`.
 
     Differs from `jax.custom_vjp`:
 
@@ -103,7 +106,10 @@ def custom_vjp(
         parameters=", ".join(["residuals", "*dys", *nondiff_argnames, *["needed"][:takes_needed]]),
         binds_arguments=True,
         names_keywords=True,
+        how_to_call="Unlike in PyTorch, forward takes no ctx: it returns (value, residuals).",
         takes_other_upstream=_TAKES_OTHER_UPSTREAM,
+        wrong_shape=f"{Wording.wrong_shape} {_ORDER}",
+        raised=f"raised in {{subject}}. {_ORDER}",
     )
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -136,6 +142,7 @@ def custom_vjp(
     return CustomGradient("custom_vjp", forward, run)
 
 
+_ORDER = "The order of its arguments is {gradient_function}({parameters})."
 _TAKES_OTHER_UPSTREAM = (
     "{subject} must take the residuals and {upstream} (one for each leaf of the value), got backward{signature}. Write "
     "backward({parameters})."

@@ -20,6 +20,10 @@ _FOR_VALUES = (
     "For values, as with the custom_gradient(fx, gx, x) of TFP and contrib, write tf_cg_ops.embed_gradient(fx, gx, x), "
     "or tf_cg_ops.compat.tfp_math.custom_gradient(fx, gx, x) for TFP's shapes"
 )
+_AS_IN_PYTORCH = (
+    "Write tf_cg_ops.custom_vjp({0}.forward, {0}.backward). Unlike in PyTorch, they take no ctx: forward(*args) "
+    "returns (value, residuals), and backward(residuals, *dys) returns the gradients."
+)
 _DECORATES = "It decorates one function, which returns (value, grad_fn): @tf_cg_ops.custom_gradient."
 
 
@@ -40,12 +44,15 @@ def custom_gradient(
 ) -> Callable[..., Structure]:
     """Decorates a function that returns its value together with its gradient function.
 
+    Use it if you know a gradient that is more accurate or cheaper than the one TensorFlow derives, or different on
+    purpose.
+
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
     >>> @cg.custom_gradient
     ... def log1pexp(x):
-    ...     e = tf.exp(x)
-    ...     return tf.math.log(1 + e), lambda dy: dy * (1 - 1 / (1 + e))
+    ...     y = tf.maximum(x, 0.0) + tf.math.log1p(tf.exp(-tf.abs(x)))
+    ...     return y, lambda dy: dy * tf.sigmoid(x)  # TensorFlow's own gradient is twice as large at 0.
     >>> x = tf.constant([0.0, 100.0])
     >>> with tf.GradientTape() as tape:
     ...     tape.watch(x)
@@ -60,13 +67,12 @@ def custom_gradient(
     with one upstream gradient in `dy` for each tensor of `y`. `grad_fn` returns one gradient for each argument, in a
     tuple or list, flat or in the structure of the arguments:
 
-    - Return `None` for an argument that has no gradient. You can leave out arguments that hold no Tensor, such as
-      `training=True`. It is an error if the gradients then fit in two ways that mean different things.
-    - Return the gradients of `**kwargs` in a dict, as in `return dx, {"scale": dscale, "bias": dbias}`: TensorFlow does
-      not keep the order of keyword arguments.
+    - Return `None` for an argument that has no gradient; `[None]` if it is the only one, because a function without a
+      `return` returns `None`, which is an error. You can leave out arguments without a Tensor, such as `training=True`,
+      if it stays clear which arguments your gradients belong to.
+    - Return the gradients of `**kwargs` in a dict, as in `return dx, {"scale": dscale, "bias": dbias}`.
     - Arguments can be nested structures, `tf.experimental.ExtensionType`s, and values that are not tensors.
-    - A gradient of another floating-point dtype is cast to the dtype of its argument. Anything else that does not fit
-      is an error.
+    - A gradient of another floating-point dtype is cast to the dtype of its argument. Anything else must fit.
 
     If `f` reads trainable variables that are not among its arguments, `grad_fn` takes a keyword argument `variables`, a
     list in the order of their creation, and returns `(gradients of the arguments, gradients of the variables)`.
@@ -84,29 +90,27 @@ def custom_gradient(
       A function with the signature of `f` that returns its `y`, in the same structure.
 
     Raises:
-      TypeError: `f` is not a function. When you call it: `f` does not return a pair `(y, grad_fn)`, or reads variables
-        that `grad_fn` does not take. When you compute a gradient: `grad_fn` returned complex numbers for a real input,
-        integers or text, or its gradients in something else than a tuple, list, dict or iterator.
-      ValueError: `saved_orders` is less than 1. When you compute a gradient: `grad_fn` returned a wrong number of
-        gradients, one of the wrong shape, one for an argument without Tensors, or a dict for something else than a
-        dict or `**kwargs`.
-      RuntimeError: When you compute a gradient of a loaded model: its `grad_fn` could not be traced, or the file does
-        not have derivatives of this order.
-      tf.errors.InvalidArgumentError: A gradient has the wrong shape, and the shape is only known at run time.
+      TypeError: `f` does not return `(y, grad_fn)`; `grad_fn` returns nothing, or does not take the `variables`; a
+        gradient is not numeric, or complex for a real input.
+      ValueError: `saved_orders` is less than 1; the gradients do not fit in number, structure or shape.
+      RuntimeError: A loaded model lacks this gradient or order.
+      tf.errors.InvalidArgumentError: A shape is wrong at run time.
 
-    If `grad_fn` raises an exception, you get it unchanged when you compute a gradient.
+    Exceptions of `f` and `grad_fn` reach you unchanged, some with a note that helps.
 
-    Differs from `tf.custom_gradient`, whose documentation has the same example:
+    Differs from `tf.custom_gradient`, whose documentation has a similar example:
 
     - It works in forward mode, for keyword arguments, and in loops and conditionals of a loaded SavedModel, even if
       `grad_fn` reads a tensor from inside the loop.
     - The number, shape and dtype of the gradients are checked in every mode.
-    - `dy` is a Tensor even where TensorFlow passes a `tf.IndexedSlices`, such as below a `tf.gather`.
+    - `dy` is a Tensor even where TensorFlow passes a `tf.IndexedSlices`, if `y` feeds a `tf.gather`.
     - In a graph, `grad_fn` runs once more, when the value is traced.
     """
     saved_orders = check_saved_orders("custom_gradient", saved_orders)
     if f is None:
         return functools.partial(custom_gradient, saved_orders=saved_orders)
+    if isinstance(f, type) and callable(getattr(f, "forward", None)) and callable(getattr(f, "backward", None)):
+        raise not_a_function("custom_gradient", f, _AS_IN_PYTORCH.format(f.__name__))
     if not callable(getattr(f, "__func__", f)):  # A classmethod is not callable.
         raise not_a_function("custom_gradient", f, f"{_DECORATES} {_FOR_VALUES}.")
     return CustomGradient("custom_gradient", f, functools.partial(call_with_gradient, saved_orders=saved_orders))
@@ -236,6 +240,14 @@ class CustomGradient:
     def __original_wrapped__(self) -> Callable[..., Any]:
         """The name that TensorFlow's decorators have for `__wrapped__`."""
         return self.__tf_cg_ops__().function
+
+    @property
+    def defvjp(self) -> Any:
+        """Raises AttributeError, because JAX's `defvjp` sets both passes of a function."""
+        raise AttributeError(
+            f"{self.__tf_cg_ops__().api}: '{text.name_of(self)}' has no defvjp as in JAX. Write "
+            "tf_cg_ops.custom_vjp(forward, backward), which takes both passes at once."
+        )
 
     def __repr__(self) -> str:
         return f"<{self.__tf_cg_ops__().api} of {self.__qualname__} at {id(self):#x}>"

@@ -19,6 +19,8 @@ from tf_cg_ops._src.keras import registration
 def grad_pass_through(f: Callable[P, R]) -> Callable[P, R]:
     """Decorates a function so that the upstream gradient passes through it unchanged: `dx = dy`.
 
+    Use it to train through a rounding or a sign. `straight_through` also takes a surrogate.
+
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
     >>> x = tf.constant([0.2, 0.7])
@@ -69,7 +71,7 @@ registration.makers["grad_pass_through"] = grad_pass_through
 
 
 _WORDING = dataclasses.replace(
-    without_gradient_function("grad_pass_through"),
+    without_gradient_function("grad_pass_through", is_for_users_code=True),
     # The gradient passes unchanged, so if it does not fit the input, the value does not.
     wrong_number=(
         "'{function}' must return as many tensors as it has inputs, {expected} ({names}), got {got}. Use "

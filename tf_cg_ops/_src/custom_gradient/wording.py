@@ -11,7 +11,7 @@ from tf_cg_ops._src.core import text
 
 def _not_traced(place: str) -> str:
     return (
-        f"the gradient of '{{function}}' is not there, because TensorFlow could not trace {place}: {{error}}. "
+        f"the gradient of '{{function}}' is not in this file, because TensorFlow could not trace {place}: {{error}}. "
         f"Correct {place}, or compute it with TensorFlow operations."
     )
 
@@ -39,6 +39,7 @@ class Wording:
     binds_arguments: bool = False
     # Whether the user orders the gradients. TensorFlow does not keep the order of `**kwargs`.
     names_keywords: bool = False
+    how_to_call: str = ""  # Follows the message about arguments that do not fit the user's function.
     takes_no_variables: str = (
         "{gradient_function} must take the keyword argument 'variables', got {gradient_function}{signature}. Write "
         "{gradient_function}({parameters}, variables=None) and return (gradients of the inputs, gradients of the "
@@ -53,6 +54,10 @@ class Wording:
         "{subject} must return a gradient of {expected} for {argument}, got {got}. Return a gradient with the "
         "structure of the input."
     )
+    nothing: str = (
+        "{subject} must return one gradient for each input ({names}), got None, as from a function without a return "
+        "statement. Return the gradient, or [None] if no input has one."
+    )
     no_tensor: str = (
         "{subject} must return a Tensor for {argument}, got {got}. Return None for an input that has no gradient."
     )
@@ -63,6 +68,10 @@ class Wording:
     )
     no_rule: str = f"{_NO_RULE}, or save it: {{api}}(..., saved_orders={{order}})."
     not_traced: str = _not_traced("{gradient_function}")
+    # A note on exceptions that the user's gradient function raises.
+    raised: str = ""
+    # Whether a NotImplementedError comes from the user's code: other APIs raise their own.
+    is_for_users_code: bool = True
 
     def subject_of(self, function: str) -> str:
         """The start of a message about the gradients of this function."""
@@ -77,6 +86,23 @@ class Wording:
         """The message for a gradient function that raised this exception while it was traced."""
         error = f"{type(exception).__name__}: {exception}".removesuffix(".")
         return self.message(self.not_traced, function, error=error)
+
+    def add_notes(self, function: str, error: Exception) -> None:
+        """Adds what helps to an exception of the user's gradient function."""
+        if self.raised:
+            text.add_note(error, self.message(self.raised, function))
+        self.add_note_about_numpy(self.subject_of(function).partition(": ")[2], error)
+
+    def add_note_about_numpy(self, subject: str, error: Exception) -> None:
+        """Adds the remedy to the exception that a symbolic Tensor raises in NumPy, or if it is asked for its array."""
+        is_method = isinstance(error, AttributeError) and error.name == "numpy" and tf.is_tensor(error.obj)
+        is_array = isinstance(error, NotImplementedError) and self.is_for_users_code
+        if (is_method or is_array) and not tf.executing_eagerly():
+            text.add_note(
+                error,
+                f"{self.api}: in a graph, {subject} gets symbolic Tensors, which have no values yet. If it calls "
+                "NumPy, use TensorFlow's functions instead, such as tf.sign for np.sign, or tf_cg_ops.numpy_function.",
+            )
 
     def wrong_number_message(self, function: str, number: int, names: list[str]) -> str:
         """The message for a number of gradients that does not fit the inputs with these names."""
@@ -99,10 +125,16 @@ CUSTOM_GRADIENT = Wording("custom_gradient", names_keywords=True)
 
 
 @functools.cache
-def without_gradient_function(api: str, differentiated: str = "") -> Wording:
+def without_gradient_function(api: str, differentiated: str = "", is_for_users_code: bool = False) -> Wording:
     """The wording of an API whose user writes no gradient function, but maybe another one, such as a residual."""
     not_traced = _not_traced(f"the {differentiated}" if differentiated else "'{function}'")
-    return Wording(api, subject="the gradient of '{function}'", no_rule=f"{_NO_RULE}.", not_traced=not_traced)
+    return Wording(
+        api,
+        subject="the gradient of '{function}'",
+        no_rule=f"{_NO_RULE}.",
+        not_traced=not_traced,
+        is_for_users_code=is_for_users_code,
+    )
 
 
 def how_to_cast(got: tf.DType, expected: tf.DType) -> str:

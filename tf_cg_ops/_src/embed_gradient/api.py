@@ -26,6 +26,8 @@ def embed_gradient(
 ) -> tf.Tensor:
     """Returns `fx`, bit for bit, with `gx` as its derivative with respect to `x`.
 
+    Use it if you have the derivative as a Tensor, from a formula or a solver, instead of a gradient function.
+
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
     >>> x = tf.constant([1.0, 2.0, 3.0])
@@ -51,8 +53,8 @@ def embed_gradient(
     - `fx` and `gx` can have more dimensions in front, for outputs that share one `x`. For a Jacobian, pass `axis=None`
       and a `gx` of shape `fx.shape + x.shape`.
 
-    The guide "Shapes" has a table of cases, second derivatives, and more about a `gx` that is a function. Only shapes
-    are checked, so if `x` is square, or a batch is as large as an event, a wrong `axis` goes unnoticed.
+    The guide "Shapes and second derivatives" has a table of cases, and more about a `gx` that is a function. Only
+    shapes are checked, so if `x` is square, or a batch is as large as an event, a wrong `axis` goes unnoticed.
 
     Args:
       fx: The value, of dtype float16, bfloat16, float32, float64, complex64 or complex128. Python numbers and NumPy
@@ -72,13 +74,11 @@ def embed_gradient(
       A Tensor with the value, shape and dtype of `fx`.
 
     Raises:
-      ValueError: `gx` and `x` are lists of different lengths, or empty; or, while tracing a graph, the shapes don't fit
-        (see InvalidArgumentError).
-      TypeError: A dtype is not supported or the dtypes differ, `axis` is a bool or not an integer,
-        `fx_gx_manually_stopped` is not a bool, or an argument does not convert to a Tensor.
-      tf.errors.InvalidArgumentError: The shapes do not broadcast; `fx` does not have the broadcast shape without `axis`
-        (and is not a scalar where that shape is the shape of `x`); or `axis` names a dimension that `x` does not have,
-        or one twice.
+      TypeError: An argument has the wrong type, or an unsupported or different dtype.
+      ValueError: `gx` and `x` are lists of different lengths, or empty; or, while a graph is traced, one of the next
+        errors.
+      tf.errors.InvalidArgumentError: The shapes do not fit, or `axis` names a dimension twice or one that `x` does not
+        have.
 
     Differs from `tfp.math.custom_gradient` and TensorFlow 1's `tf.contrib.bayesflow.custom_grad.custom_gradient`, where
     the formula above comes from (`tf_cg_ops.compat` has both with their own signatures):

@@ -137,8 +137,8 @@ class _Derivative:
             dys = self._by_leaf(cotangents)
             if None in dys:
                 raise NotImplementedError(
-                    f"{API}: to differentiate the tangents of '{self.call.arguments.name}', output must not hold "
-                    "integers or bools. Return those as residuals."
+                    f"{API}: to differentiate the tangents of '{self.call.arguments.name}', output_signature must not "
+                    "hold integers or bools. Return those as residuals."
                 )
             return self.gradients(dys, (True,) * len(self.x))
 

@@ -135,8 +135,8 @@ class Arguments:
         except ValueError as error:
             got = ", ".join(f"{shape} for {name!r}" for shape, name in zip(shapes, self.x_names, strict=True))
             raise ValueError(
-                f"{API}: without an output, the differentiable inputs of '{self.name}' must broadcast, got {got}. If "
-                "it is not elementwise, pass output=tf.TensorSpec(shape, dtype)."
+                f"{API}: without an output_signature, the differentiable inputs of '{self.name}' must broadcast, "
+                f"got {got}. If it is not elementwise, pass output_signature=tf.TensorSpec(shape, dtype)."
             ) from error
 
 

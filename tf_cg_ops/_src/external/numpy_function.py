@@ -11,15 +11,15 @@ import tensorflow as tf
 from tf_cg_ops._src.core import convert, misplaced_calls, text, tf_internal
 from tf_cg_ops._src.core.signature import check_argument_names, has_parameter
 from tf_cg_ops._src.core.types import Structure
-from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
+from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, not_a_function
 from tf_cg_ops._src.external.adjoint import call_with_gradient
 from tf_cg_ops._src.external.arguments import API, find_tensors
 from tf_cg_ops._src.external.python_call import Call, Options
 
 # For calls that were written for tf.numpy_function(func, inp, Tout).
 _ADVICE_FOR_CALLS = (
-    "Unlike tf.numpy_function, it takes a function and returns one: write numpy_function(f, output)(x), and name the "
-    "options, as in batched=True."
+    "Unlike tf.numpy_function, it takes a function and returns one: write numpy_function(f, output_signature)(x), "
+    "and name the options, as in batched=True."
 )
 
 
@@ -27,7 +27,7 @@ _ADVICE_FOR_CALLS = (
 @misplaced_calls.explains(API, _ADVICE_FOR_CALLS)
 def numpy_function(
     f: Callable[..., tuple[Structure, Any]],
-    output: tf.TensorSpec | Structure | None = None,
+    output_signature: tf.TensorSpec | Structure | None = None,
     *,
     vjp: Callable[..., Structure] | None = None,
     jvp: Callable[..., Structure] | None = None,
@@ -36,6 +36,8 @@ def numpy_function(
     name: str | None = None,
 ) -> Callable[..., Structure]:
     """Makes a differentiable TensorFlow function from a Python function of NumPy arrays.
+
+    Use it to train through SciPy, a simulator, or other code that TensorFlow cannot differentiate.
 
     >>> import numpy as np
     >>> import tensorflow as tf
@@ -58,15 +60,15 @@ def numpy_function(
     of the signature, with the ones of `**kwargs` sorted by name. Tensors of other dtypes reach `f` as arrays, and other
     values, such as an int or a string, unchanged. Neither has a gradient.
 
-    | `output`     | `batched` | value              | gradient with respect to `x`     |
-    |--------------|-----------|--------------------|----------------------------------|
-    | `None`       |           | `[...]`            | `[...]`: elementwise, as a ufunc |
-    | a TensorSpec | `False`   | `output.shape`     | `output.shape + x.shape`         |
-    | a TensorSpec | `True`    | `[B] + output.shape` | `[B] + output.shape + x.shape[1:]` |
+    | `output_signature`     | `batched` | value         | gradient with respect to `x`     |
+    |------------------------|-----------|---------------|----------------------------------|
+    | `None`                 |           | `[...]`       | `[...]`: elementwise, as a ufunc |
+    | `tf.TensorSpec(shape)` | `False`   | `shape`       | `shape + x.shape`                |
+    | `tf.TensorSpec(shape)` | `True`    | `[B] + shape` | `[B] + shape + x.shape[1:]`      |
 
-    Without an `output`, the value has the shape to which the differentiable inputs broadcast, and the dtype of the
-    first. With `batched`, all differentiable inputs have the leading dimension `B`, and one call computes the whole
-    batch.
+    Without an `output_signature`, the value has the shape to which the differentiable inputs broadcast, and the dtype
+    of the first. With `batched`, all differentiable inputs have the leading dimension `B`, and one call computes the
+    whole batch.
 
     With a `vjp`, you need no Jacobian, and the gradient is only computed if you use it. `f(*arrays)` then returns
     `(value, residuals)`, with any Python object as residuals. With one upstream gradient `dy` for each leaf of the
@@ -74,49 +76,42 @@ def numpy_function(
 
         dx = vjp(residuals, *dy)
 
-    It runs in this Python process only: not under XLA, and not in a SavedModel. The guide "Solvers and black boxes" has
+    It runs in this Python process only: not under XLA, and not in a SavedModel. A graph does not call `f` if it uses
+    neither its value nor its gradient. The guide "Solvers and black boxes" has
     examples with `vjp` and `jvp`, second derivatives, complex numbers and the limits.
 
     Args:
       f: Any callable. It gets copies of the inputs, which it can overwrite.
-      output: The shape and dtype of one value, without the batch, as a `tf.TensorSpec`. Dimensions can be `None`. The
-        dtype is float16, bfloat16, float32, float64, complex64 or complex128; the inputs can have others of these. With
-        `vjp` it can be a structure of TensorSpecs, also of integers and bools, which have no gradient.
+      output_signature: The shape and dtype of one value, without the batch, as a `tf.TensorSpec`. Dimensions can be
+        `None`. The dtype is float16, bfloat16, float32, float64, complex64 or complex128; the inputs can have others
+        of these. With `vjp` it can be a structure of TensorSpecs, also of integers and bools, which have no gradient.
       vjp: `vjp(residuals, *dy, **nondiff)` returns one array for each differentiable input, of its shape. `nondiff` are
         the arguments in `nondiff_argnames`. For an integer or bool in the value, its `dy` is zeros. If it has a
         parameter `needed`, it gets a tuple of bools, one for each input, and can return `None` where that is False.
       jvp: `jvp(residuals, *tangents, **nondiff)` returns the tangents of the value, in its structure, from one tangent
         for each differentiable input. Forward mode needs it if there is a `vjp`.
       batched: Whether one call computes a batch. In `tf.vectorized_map`, one call then gets all members: without an
-        `output` with one more dimension in front, otherwise as one longer batch. A Tensor without a gradient that
-        differs between the members needs a call for each. `tf.map_fn` runs one element at a time, so there `f` is also
-        called for each. In a graph `f` is not called if neither its value nor its gradient is used.
+        `output_signature` with one more dimension in front, otherwise as one longer batch. A Tensor without a gradient
+        that differs between the members needs a call for each, and so does `tf.map_fn`.
       nondiff_argnames: The names of arguments of `f` that have no gradient.
       name: A name for the operations.
 
     Returns:
-      A function with the signature of `f` that returns Tensors, in the structure of `output`.
+      A function with the signature of `f` that returns Tensors, in the structure of `output_signature`.
 
     Raises:
-      TypeError: `f`, `vjp` or `jvp` is not a function, `output` does not hold TensorSpecs of these dtypes, or `batched`
-        is not a bool. At the call: an argument does not convert to a Tensor, there is neither an `output` nor a
-        differentiable input, `f` does not return a pair, or a result is not an array of numbers, or is complex but must
-        be real.
-      ValueError: `f` does not have an argument in `nondiff_argnames`, the rank of `output` is unknown, or there is a
-        `jvp` without a `vjp`. At the call: a result has the wrong shape or structure, or a gradient is missing or
-        `None`.
-      NotImplementedError: XLA compiles the function, you use forward mode with a `vjp` but no `jvp`, or in eager mode
-        you compute a second derivative without a `vjp` of Tensors.
-      tf.errors.OpError: In a graph: `f` raised an exception, its results have one of these errors, or you compute a
-        second derivative without a `vjp` of Tensors.
+      TypeError: An argument has the wrong type; `f` does not return a pair; there is neither a differentiable
+        input nor an `output_signature`.
+      ValueError: `nondiff_argnames` or a result does not fit, or `jvp` lacks a `vjp`.
+      NotImplementedError: Under XLA, in forward mode without a `jvp`, or for second derivatives.
+      tf.errors.OpError: In a graph: one of these, or an exception of `f`.
 
-    Differs from `tf.numpy_function`:
-
-    - It decorates a function; `tf.numpy_function` calls one.
-    - It has gradients, and the static shape of `output`.
+    Differs from `tf.numpy_function`, which calls a function and returns values without gradients and static shapes.
     """
-    _check_options(output, vjp, jvp, batched)
-    dtypes = [spec.dtype for spec in tf.nest.flatten(output)] if output is not None else []
+    if not callable(f):
+        raise not_a_function(API, f, _ADVICE_FOR_CALLS)
+    _check_options(output_signature, vjp, jvp, batched)
+    dtypes = [spec.dtype for spec in tf.nest.flatten(output_signature)] if output_signature is not None else []
     float_dtype = next((dtype for dtype in dtypes if dtype in convert.DTYPES), None)
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -128,32 +123,34 @@ def numpy_function(
             # The error of a graph that cannot be saved shows this name.
             with tf.name_scope(name or re.sub(r"\W", "_", f"{API}_of_{text.name_of(function)}", flags=re.ASCII)):
                 outputs = call_with_gradient(call, tensors)
-        return outputs[0] if options.is_single else tf.nest.pack_sequence_as(output, outputs)
+        return outputs[0] if options.is_single else tf.nest.pack_sequence_as(output_signature, outputs)
 
     wrapped = CustomGradient(API, f, run)
     nondiff_argnames = check_argument_names(API, f, nondiff_argnames)
     takes_needed = vjp is not None and "needed" not in nondiff_argnames and has_parameter(vjp, "needed")
-    options = Options(output, vjp, jvp, batched, takes_needed)
+    options = Options(output_signature, vjp, jvp, batched, takes_needed)
     return wrapped
 
 
-def _check_options(output: Any, vjp: Callable[..., Any] | None, jvp: Callable[..., Any] | None, batched: bool) -> None:
+def _check_options(
+    output_signature: Any, vjp: Callable[..., Any] | None, jvp: Callable[..., Any] | None, batched: bool
+) -> None:
     """TypeError or ValueError for options that `numpy_function` does not take."""
-    specs = [output] if vjp is None else tf.nest.flatten(output) or [None]
-    for spec in [] if output is None else specs:
+    specs = [output_signature] if vjp is None else tf.nest.flatten(output_signature) or [None]
+    for spec in [] if output_signature is None else specs:
         is_known = isinstance(spec, tf.TensorSpec)
         is_constant = vjp is not None and is_known and (spec.dtype.is_integer or spec.dtype.is_bool)
         if not is_known or not (is_constant or spec.dtype in convert.DTYPES):
             supported = ", ".join(dtype.name for dtype in convert.DTYPES)
             others = ", an integer or bool" if vjp is not None else ""
             raise TypeError(
-                f"{API}: output must be a tf.TensorSpec with a dtype of {supported}{others}, got "
-                f"{spec!r}. Write for example output=tf.TensorSpec([3], tf.float64), or leave it out for an "
+                f"{API}: output_signature must be a tf.TensorSpec with a dtype of {supported}{others}, got "
+                f"{spec!r}. Write for example output_signature=tf.TensorSpec([3], tf.float64), or leave it out for an "
                 "elementwise function."
             )
         if spec.shape.rank is None:
             raise ValueError(
-                f"{API}: output must have a known rank, got {spec!r}. Write None for a dimension of unknown "
+                f"{API}: output_signature must have a known rank, got {spec!r}. Write None for a dimension of unknown "
                 "size: tf.TensorSpec([None], tf.float64)."
             )
     for option, function, vectors in (("vjp", vjp, "dy"), ("jvp", jvp, "tangents")):

@@ -23,17 +23,17 @@ _OF_VJP = dataclasses.replace(_OF_FUNCTION, subject="vjp of '{function}'")
 
 
 class Options:
-    """The options of `numpy_function`. Without an output it is elementwise."""
+    """The options of `numpy_function`. Without an output_signature it is elementwise."""
 
-    def __init__(self, output: Any, vjp: Any, jvp: Any, batched: bool, takes_needed: bool) -> None:
-        self.output, self.vjp, self.jvp = output, vjp, jvp
+    def __init__(self, output_signature: Any, vjp: Any, jvp: Any, batched: bool, takes_needed: bool) -> None:
+        self.output_signature, self.vjp, self.jvp = output_signature, vjp, jvp
         self.batched, self.takes_needed = batched, takes_needed
-        self.is_elementwise = output is None
-        self.is_single = output is None or isinstance(output, tf.TensorSpec)
+        self.is_elementwise = output_signature is None
+        self.is_single = output_signature is None or isinstance(output_signature, tf.TensorSpec)
         self.has_tangents = vjp is None or jvp is not None
         self.vjp_takes_tensors = is_decorated(vjp) or isinstance(vjp, tf.types.experimental.PolymorphicFunction)
-        self.batch_dims = None if output is None else int(batched)  # As in `jacobians`.
-        self.specs: list[tf.TensorSpec] = [] if output is None else tf.nest.flatten(output)
+        self.batch_dims = None if output_signature is None else int(batched)  # As in `jacobians`.
+        self.specs: list[tf.TensorSpec] = [] if output_signature is None else tf.nest.flatten(output_signature)
         self.shapes = [tuple(spec.shape.as_list()) for spec in self.specs]
         self.dtypes = [spec.dtype for spec in self.specs]
 
@@ -42,17 +42,18 @@ class Options:
         """How a message about the shape of a value, or of the gradients beside it, ends."""
         if self.vjp is not None:
             if self.is_elementwise:
-                return "Without an output, it has the shape to which the inputs broadcast."
-            return f"It has the shape {'[batch] + ' if self.batch_dims else ''}output.shape."
+                return "Without an output_signature, it has the shape to which the inputs broadcast."
+            return f"It has the shape {'[batch] + ' if self.batch_dims else ''}output_signature.shape."
         if self.is_elementwise:
             return (
-                "Without an output, value and gradients have the shape to which the inputs broadcast. For any other "
-                "shape, pass output=tf.TensorSpec(shape, dtype)."
+                "Without an output_signature, value and gradients have the shape to which the inputs broadcast. For "
+                "any other shape, pass output_signature=tf.TensorSpec(shape, dtype)."
             )
         if not self.batch_dims:
-            return "The value has output.shape and a gradient output.shape + x.shape."
+            return "The value has output_signature.shape and a gradient output_signature.shape + x.shape."
         return (
-            "With batched=True the value is [batch] + output.shape and a gradient [batch] + output.shape + x.shape[1:]."
+            "With batched=True the value is [batch] + output_signature.shape and a gradient [batch] + "
+            "output_signature.shape + x.shape[1:]."
         )
 
 
@@ -72,8 +73,8 @@ class Call:
         self.options, self.arguments = options, arguments
         if options.is_elementwise and not arguments.x:
             raise TypeError(
-                f"{API}: without an output, '{arguments.name}' must get a floating-point or complex input, got none. "
-                "Pass output=tf.TensorSpec(shape, dtype)."
+                f"{API}: without an output_signature, '{arguments.name}' must get a floating-point or complex "
+                "input, got none. Pass output_signature=tf.TensorSpec(shape, dtype)."
             )
         self.x_dtypes = [arguments.inputs[i].dtype for i in arguments.x]
         self.dtypes = self.x_dtypes[:1] if options.is_elementwise else options.dtypes
@@ -158,11 +159,11 @@ class Call:
         is_value = noun == "value"
         subject = self.arguments.subject if is_value else f"{API}: jvp of '{self.arguments.name}'"
         try:
-            leaves = [answer] if self.options.is_single else pytree.flatten_up_to(self.options.output, answer)
+            leaves = [answer] if self.options.is_single else pytree.flatten_up_to(self.options.output_signature, answer)
         except ValueError:
             raise ValueError(
-                f"{subject} must return a {noun} with the structure of output, {self.options.output}, got "
-                f"{text.describe(answer)}. Return one array for each TensorSpec."
+                f"{subject} must return a {noun} with the structure of output_signature, "
+                f"{self.options.output_signature}, got {text.describe(answer)}. Return one array for each TensorSpec."
             ) from None
         return [
             _checked(
@@ -215,8 +216,8 @@ def _call(
         named = f", and {text.quoted(kept.nondiff)} (from nondiff_argnames)" if kept.nondiff else ""
         parameters = ", ".join(["residuals", f"*{name}", *options])
         raise TypeError(
-            f"{subject} must take residuals, {text.count(len(vectors), noun)}{named}, got {kind}{signature}. Write "
-            f"{kind}({parameters})."
+            f"{subject} must take the residuals and {text.count(len(vectors), noun)}{named}, got {kind}{signature}. "
+            f"Write {kind}({parameters})."
         ) from error
 
 
@@ -239,7 +240,7 @@ def _checked(
     if array.dtype.kind == "c" and not dtype.is_complex:
         raise TypeError(
             f"{subject} must return real numbers as the {noun()}, got {array.dtype.name}. Return the real part, or "
-            "make the dtype of output complex."
+            "make the dtype of output_signature complex."
         )
     if array.shape != shape and not tf.TensorShape(shape).is_compatible_with(array.shape):
         raise ValueError(

@@ -74,9 +74,9 @@ class EmbedGradient(_Layer):
 
     >>> import keras
     >>> import tensorflow as tf
-    >>> import tf_cg_ops.layers
+    >>> import tf_cg_ops as cg
     >>> x = keras.Input([3])
-    >>> h = tf_cg_ops.layers.EmbedGradient()([keras.ops.sign(x), 1 / (1 + x * x), x])
+    >>> h = cg.layers.EmbedGradient()([keras.ops.sign(x), 1 / (1 + x * x), x])
     >>> model = keras.Model(x, h)
     >>> v = tf.constant([[-1.0, 0.0, 3.0]])
     >>> with tf.GradientTape() as tape:
@@ -85,7 +85,8 @@ class EmbedGradient(_Layer):
     >>> tape.gradient(y, v, output_gradients=tf.constant([[1.0, 10.0, 100.0]])).numpy().tolist()
     [[0.5, 10.0, 10.0]]
 
-    It is `tf_cg_ops.embed_gradient` as a layer. The function works in functional models, too.
+    It is `tf_cg_ops.embed_gradient` as a layer, with the same formula, shapes and errors. The function works in
+    functional models, too.
 
     Args:
       axis: The event dimensions of `x`: None, an int or a sequence of ints.
@@ -194,12 +195,12 @@ class _GradientFactor(_WithNumber):
         self._number.assign(value)
 
 
-class GradientReversal(_GradientFactor):
+class ReverseGradient(_GradientFactor):
     """Returns its input, with the gradient reversed and scaled: `dx = -factor * dy`.
 
     >>> import tensorflow as tf
-    >>> import tf_cg_ops.layers
-    >>> layer = tf_cg_ops.layers.GradientReversal(0.5)
+    >>> import tf_cg_ops as cg
+    >>> layer = cg.layers.ReverseGradient(0.5)
     >>> x = tf.constant([1.0, 2.0])
     >>> with tf.GradientTape() as tape:
     ...     tape.watch(x)
@@ -214,7 +215,7 @@ class GradientReversal(_GradientFactor):
     or pass a factor with each call. A number becomes a weight that is not trained, but saved with the other weights.
     After loading, the layer has a weight of its own instead of your Variable.
 
-    It is `tf_cg_ops.reverse_gradient` as a layer.
+    It is `tf_cg_ops.reverse_gradient` as a layer, with the same formula, shapes and errors.
 
     Args:
       factor: A number, an array that broadcasts to the input, a Variable with `trainable=False`, or a Tensor.
@@ -227,18 +228,18 @@ class GradientReversal(_GradientFactor):
     Source: Ganin and Lempitsky, "Unsupervised domain adaptation by backpropagation" (2015), arXiv:1409.7495.
     """
 
-    _api, _reverse = "layers.GradientReversal", True
+    _api, _reverse = "layers.ReverseGradient", True
 
     def __init__(self, factor: TensorLike = 1.0, **kwargs: Any) -> None:
         super().__init__(factor, **kwargs)
 
 
-class GradientScale(_GradientFactor):
+class ScaleGradient(_GradientFactor):
     """Returns its input, with the gradient scaled: `dx = factor * dy`.
 
     >>> import tensorflow as tf
-    >>> import tf_cg_ops.layers
-    >>> layer = tf_cg_ops.layers.GradientScale(0.5)
+    >>> import tf_cg_ops as cg
+    >>> layer = cg.layers.ScaleGradient(0.5)
     >>> x = tf.constant([1.0, 2.0])
     >>> with tf.GradientTape() as tape:
     ...     tape.watch(x)
@@ -246,7 +247,8 @@ class GradientScale(_GradientFactor):
     >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0])).numpy().tolist()
     [0.5, 5.0]
 
-    It is `tf_cg_ops.scale_gradient` as a layer. You can change the factor as in `GradientReversal`.
+    It is `tf_cg_ops.scale_gradient` as a layer, with the same formula, shapes and errors. You can change the factor as
+    in `ReverseGradient`.
 
     Args:
       factor: A number, an array that broadcasts to the input, a Variable with `trainable=False`, or a Tensor.
@@ -257,19 +259,19 @@ class GradientScale(_GradientFactor):
       factor: Replaces the layer's factor in this call: a number or a Tensor, for example from a schedule.
     """
 
-    _api, _reverse = "layers.GradientScale", False
+    _api, _reverse = "layers.ScaleGradient", False
 
     # So that Python's message for a missing factor names this class.
     def __init__(self, factor: TensorLike, **kwargs: Any) -> None:
         super().__init__(factor, **kwargs)
 
 
-class GradientClip(_WithNumber):
+class ClipGradient(_WithNumber):
     """Returns its input, with the gradient clipped by value, by norm or by global norm.
 
     >>> import tensorflow as tf
-    >>> import tf_cg_ops.layers
-    >>> layer = tf_cg_ops.layers.GradientClip(norm=2.5)
+    >>> import tf_cg_ops as cg
+    >>> layer = cg.layers.ClipGradient(norm=2.5)
     >>> x = tf.constant([1.0, 2.0])
     >>> with tf.GradientTape() as tape:
     ...     tape.watch(x)
@@ -277,15 +279,15 @@ class GradientClip(_WithNumber):
     >>> tape.gradient(y, x, output_gradients=tf.constant([3.0, -4.0])).numpy().tolist()
     [1.5, -2.0]
 
-    It is `tf_cg_ops.clip_gradient` as a layer. To change the limit without retracing, assign to `layer.limit`. An
-    optimizer's `clipnorm` is something else: it clips the gradients of weights.
+    It is `tf_cg_ops.clip_gradient` as a layer, with the same formula, shapes and errors. To change the limit without
+    retracing, assign to `layer.limit`. An optimizer's `clipnorm` clips the gradients of weights instead.
 
     **Under `mixed_float16`, pass the optimizer as `loss_scale`.** Keras multiplies the loss by some 32,768 there, and
     without `loss_scale` the layer clips the gradient of that loss, so almost nothing of it is left:
 
     >>> import keras
     >>> optimizer = keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD())
-    >>> layer = tf_cg_ops.layers.GradientClip(norm=2.5, loss_scale=optimizer)
+    >>> layer = cg.layers.ClipGradient(norm=2.5, loss_scale=optimizer)
 
     Compile the model with the same optimizer.
 
@@ -302,7 +304,8 @@ class GradientClip(_WithNumber):
       inputs: A Tensor, or a nested structure of Tensors.
     """
 
-    _api = "layers.GradientClip"
+    _api = "layers.ClipGradient"
+    advice = "Name the limit, as in layers.ClipGradient(norm=1.0)."
 
     def __init__(
         self,
@@ -340,9 +343,9 @@ class WatchGradient(_Layer):
     """Returns its inputs, and prints, checks or records their gradient.
 
     >>> import tensorflow as tf
-    >>> import tf_cg_ops.layers
+    >>> import tf_cg_ops as cg
     >>> seen = []
-    >>> layer = tf_cg_ops.layers.WatchGradient(call=seen.append, name="hidden")
+    >>> layer = cg.layers.WatchGradient(callback=seen.append, name="hidden")
     >>> x = tf.constant([1.0, 2.0])
     >>> with tf.GradientTape() as tape:
     ...     tape.watch(x)
@@ -350,15 +353,15 @@ class WatchGradient(_Layer):
     >>> tape.gradient(y, x, output_gradients=tf.constant([3.0, -4.0])).numpy().tolist(), seen[0].tolist()
     ([3.0, -4.0], [3.0, -4.0])
 
-    It is `tf_cg_ops.watch_gradient` as a layer. The gradient goes by the name of the layer. Compile the model with
-    `jit_compile=False`, because none of these options works under XLA. Under `mixed_float16`, pass the optimizer as
-    `loss_scale`: otherwise `check_numerics` ends the training at the first overflow, from which the optimizer would
-    have recovered with a smaller scale.
+    It is `tf_cg_ops.watch_gradient` as a layer, with the same formula, shapes and errors. The gradient goes by the name
+    of the layer. Compile the model with `jit_compile=False`, because none of these options works under XLA. Under
+    `mixed_float16`, pass the optimizer as `loss_scale`: otherwise `check_numerics` ends the training at the first
+    overflow, from which the optimizer would have recovered with a smaller scale.
 
     Args:
+      log: Whether to print the gradient.
       check_numerics: Whether to check that all elements are finite.
-      print: Whether to print the gradient.
-      call: A Python function that gets the gradient as a NumPy array and returns None. Keras saves it by its name:
+      callback: A Python function that gets the gradient as a NumPy array and returns None. Keras saves it by its name:
         register it with `@keras.saving.register_keras_serializable()`.
       loss_scale: What the loss is multiplied by, as in `tf_cg_ops.watch_gradient`. Keras saves a number, and a function
         by its name, but not an optimizer or a Variable.
@@ -369,17 +372,18 @@ class WatchGradient(_Layer):
     """
 
     _api = "layers.WatchGradient"
+    advice = "Name the options, as in layers.WatchGradient(check_numerics=True, name='hidden')."
 
     def __init__(
         self,
         *,
+        log: bool = False,
         check_numerics: bool = False,
-        print: bool = False,
-        call: Callable[[np.ndarray], None] | None = None,
+        callback: Callable[[np.ndarray], None] | None = None,
         loss_scale: Any = None,
         **kwargs: Any,
     ) -> None:
-        options = {"check_numerics": check_numerics, "print": print, "call": call}
+        options = {"log": log, "check_numerics": check_numerics, "callback": callback}
         super().__init__(options | {"loss_scale": loss_scale}, **kwargs)
         check_arguments(self._api, self.name, *options.values())
 
@@ -402,8 +406,8 @@ class StraightThrough(_Layer):
     """Applies a function that has no useful derivative, with the derivative of a surrogate.
 
     >>> import tensorflow as tf
-    >>> import tf_cg_ops.layers
-    >>> layer = tf_cg_ops.layers.StraightThrough("sign", "hard_tanh")
+    >>> import tf_cg_ops as cg
+    >>> layer = cg.layers.StraightThrough("sign", "hard_tanh")
     >>> x = tf.constant([-2.0, -0.5, 0.5])
     >>> with tf.GradientTape() as tape:
     ...     tape.watch(x)
@@ -411,7 +415,7 @@ class StraightThrough(_Layer):
     >>> y.numpy().tolist(), tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0, 100.0])).numpy().tolist()
     ([-1.0, -1.0, 1.0], [0.0, 10.0, 100.0])
 
-    It is `tf_cg_ops.straight_through` as a layer.
+    It is `tf_cg_ops.straight_through` as a layer, with the same formula, shapes and errors.
 
     Args:
       f: `"sign"`, `"round"`, `"floor"`, `"ceil"`, `"heaviside"` (1 above 0, else 0), or a function. Keras saves your

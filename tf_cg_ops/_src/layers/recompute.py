@@ -51,11 +51,13 @@ class _OfTheLayer:
 class Recompute:
     """Wraps a layer whose gradient runs it again, so that training keeps only its inputs.
 
+    Use it for blocks of a model that needs too much memory, or with `memory` for the whole model.
+
     >>> import keras
     >>> import tensorflow as tf
-    >>> import tf_cg_ops.layers
+    >>> import tf_cg_ops as cg
     >>> block = keras.Sequential([keras.layers.Dense(64, activation="gelu"), keras.layers.Dense(2)])
-    >>> layer = tf_cg_ops.layers.Recompute(block)
+    >>> layer = cg.layers.Recompute(block)
     >>> x = tf.ones([1, 2])
     >>> with tf.GradientTape() as tape:
     ...     tape.watch(x)
@@ -84,10 +86,8 @@ class Recompute:
       The call arguments of the layer.
 
     Raises:
-      TypeError: `layer` is not a layer of this Keras; `keep` is neither a list of names nor a function; `memory` is
-        none of the above.
-      ValueError: `memory` is not positive, or a share above 1. When called: a name in `keep` is not given in the layer;
-        `memory` is less than the least possible peak, or bytes although the size of the batch is not known.
+      TypeError: `layer` is not a layer of this Keras; `keep` or `memory` has another type.
+      ValueError: When called: as in `tf_cg_ops.recompute_grad`.
       NotImplementedError: When called: the layer has a stateful op that can neither be kept nor run again.
 
     Unlike `keras.RematScope` alone, it works in `fit` and with dropout, and is saved with the model.
@@ -113,10 +113,14 @@ class Recompute:
     ) -> None:
         if not isinstance(layer, self.keras.layers.Layer):
             package = self.keras.__name__
+            remedy = (
+                "Use tf_cg_ops.recompute_grad for a function, and the Recompute of the same Keras for a layer."
+                if not isinstance(layer, type)
+                else f"Make an instance of it, as in Recompute({layer.__name__}(...))."
+            )
             raise TypeError(
-                f"{_API}: layer must be a {package}.layers.Layer or a model of {package}, got "
-                f"{_describe(layer)}. Use tf_cg_ops.recompute_grad for a function, and the Recompute of the same Keras "
-                "for a layer."
+                f"{_API}: layer must be a {package}.layers.Layer or a model of {package}, got {_describe(layer)}. "
+                f"{remedy}"
             )
         self._signature = inspect.signature(layer.call)  # Keras reads the signature of `call` in its own __init__.
         self._keep = check_keep(keep, _API)
@@ -189,6 +193,8 @@ def _shape(leaf: Any) -> tuple[int | None, ...] | None:
 
 
 def _describe(value: Any) -> str:
-    if callable(value) and not hasattr(value, "add_weight"):
+    if isinstance(value, type) or not callable(value):
+        return text.describe_type(value)
+    if not hasattr(value, "add_weight"):
         return f"the function '{text.name_of(value)}'"
-    return text.describe_type(value) + (f" of {type(value).__module__.partition('.')[0]}" if callable(value) else "")
+    return f"{text.describe_type(value)} of {type(value).__module__.partition('.')[0]}"

@@ -23,11 +23,11 @@ def enable_remat() -> contextlib.AbstractContextManager[None]:
 
     >>> import keras
     >>> import tensorflow as tf
-    >>> import tf_cg_ops.layers
+    >>> import tf_cg_ops as cg
     >>> with keras.RematScope(mode="full"):
     ...     layer = keras.layers.Dropout(0.5)
     >>> x = tf.ones([1000])
-    >>> with tf_cg_ops.layers.enable_remat(), tf.GradientTape() as tape:
+    >>> with cg.layers.enable_remat(), tf.GradientTape() as tape:
     ...     tape.watch(x)
     ...     y = layer(x, training=True)
     >>> bool(tf.reduce_all(y == tape.gradient(y, x)))
@@ -77,9 +77,9 @@ class _Enabled(contextlib.AbstractContextManager[None]):
 def disable_remat() -> None:
     """Undoes `enable_remat`: Keras uses its own recomputation again.
 
-    >>> import tf_cg_ops.layers
-    >>> _ = tf_cg_ops.layers.enable_remat()
-    >>> tf_cg_ops.layers.disable_remat()
+    >>> import tf_cg_ops as cg
+    >>> _ = cg.layers.enable_remat()
+    >>> cg.layers.disable_remat()
 
     Without `enable_remat` before, it does nothing. Functions that `keras.remat` decorated in between keep their
     gradient.

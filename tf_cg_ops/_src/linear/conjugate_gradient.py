@@ -35,7 +35,7 @@ def cg(
     >>> [round(float(value), 4) for value in x]
     [0.0909, 0.6364]
 
-    `A` is a function, so you need no matrix. The solver stops when
+    `A` is a function, so use it if the matrix is too large to store. The solver stops when
 
         norm(b - A(x)) <= max(tol * norm(b), atol)
 
@@ -44,8 +44,8 @@ def cg(
 
     The gradient is the gradient of the exact solution. To compute it, the same method solves one more system, with the
     transpose of `A`. `b` and the Tensors and variables that `A` reads get gradients, for the values that they had in
-    the call; `x0` and `M` get none. In a graph, `A` and `M` must use TensorFlow operations; where something records,
-    `A` is traced in eager mode, too. Derivatives of every order work, in a loaded SavedModel two.
+    the call; `x0` and `M` get none. In a graph, `A` and `M` must use TensorFlow operations; under a tape,
+    eager mode traces `A`, too. Derivatives of every order work, in a loaded SavedModel two.
 
     For any other `A`, use `tf_cg_ops.linear.gmres`. The guide "Solvers and black boxes" shows both as `linear_solve` of
     `tf_cg_ops.implicit_root`, and has their costs and limits.
@@ -64,16 +64,14 @@ def cg(
       The solution, in the structure of `b`.
 
     Raises:
-      TypeError: `A` or `M` is not callable, an option is not a number, `b` does not hold numbers of one floating-point
-        or complex dtype, or `x0` or the result of `A` or `M` has another dtype.
-      ValueError: An option is out of range, or `x0` or the result of `A` or `M` has another structure or shape.
-      tf.errors.InvalidArgumentError: At run time: the solver does not converge, the solution is too large for the
-        dtype, or the iterations show that `A` is not symmetric positive definite.
+      TypeError: An argument has the wrong type; `b`, `x0` and the results of `A` and `M` do not have one floating-point
+        or complex dtype.
+      ValueError: An option is out of range; `x0` or a result of `A` or `M` has another structure or shape.
+      tf.errors.InvalidArgumentError: The solver does not converge, `x` overflows, or `A` is not symmetric positive
+        definite.
 
     Differs from `tf.linalg.experimental.conjugate_gradient`, `jax.scipy.sparse.linalg.cg` and `scipy.sparse.linalg.cg`:
-
-    - The arguments are JAX's and SciPy's. TensorFlow's function takes a LinearOperator and has no `atol`.
-    - They leave it to you to check the result.
+    they leave it to you to check the result. The arguments are JAX's and SciPy's.
 
     Source: Hestenes and Stiefel, "Methods of Conjugate Gradients for Solving Linear Systems", 1952.
     """

@@ -38,7 +38,7 @@ def gmres(
     >>> [round(float(value), 4) for value in x]
     [-2.0, 1.0]
 
-    `A` is a function, so you need no matrix. The solver stops when
+    `A` is a function, so use it if the matrix is too large to store. The solver stops when
 
         norm(b - A(x)) <= max(tol * norm(b), atol)
 
@@ -48,7 +48,8 @@ def gmres(
     The gradient is the gradient of the exact solution. To compute it, the same method solves one more system, with the
     transposes of `A` and `M`. TensorFlow derives these, so both functions need a derivative. `b` and the Tensors and
     variables that `A` reads get gradients, for the values that they had in the call; `x0` and `M` get none. In a graph,
-    `A` and `M` must use TensorFlow operations; where something records, `A` is traced in eager mode, too. Derivatives
+    `A` and `M` must use TensorFlow operations; under a tape,
+    eager mode traces `A`, too. Derivatives
     of every order work, in a loaded SavedModel two.
 
     For a symmetric positive definite `A`, `tf_cg_ops.linear.cg` needs less memory. The guide "Solvers and black boxes"
@@ -70,17 +71,15 @@ def gmres(
       The solution, in the structure of `b`.
 
     Raises:
-      TypeError: `A` or `M` is not callable, an option is not a number, `b` does not hold numbers of one floating-point
-        or complex dtype, or `x0` or the result of `A` or `M` has another dtype.
-      ValueError: An option is out of range, or `x0` or the result of `A` or `M` has another structure or shape. When
-        you compute a gradient: `A` or `M` has no derivative.
-      tf.errors.InvalidArgumentError: At run time: the solver does not converge, or the solution is too large for the
-        dtype.
+      TypeError: An argument has the wrong type; `b`, `x0` and the results of `A` and `M` do not have one floating-point
+        or complex dtype.
+      ValueError: An option is out of range; `x0` or a result of `A` or `M` has another structure or shape; `A` or `M`
+        has no derivative.
+      tf.errors.InvalidArgumentError: The solver does not converge, or `x` overflows.
 
-    Differs from `jax.scipy.sparse.linalg.gmres` and `scipy.sparse.linalg.gmres`, which have the same arguments:
-
-    - They leave it to you to check the result.
-    - The preconditioner here is on the right, so `tol` is about the residual itself.
+    Differs from `jax.scipy.sparse.linalg.gmres` and `scipy.sparse.linalg.gmres`, which have the same arguments: they
+    leave it to you to check the result, and `tol` here is about the residual itself, because the preconditioner is on
+    the right.
 
     Source: Saad and Schultz, "GMRES: A Generalized Minimal Residual Algorithm for Solving Nonsymmetric Linear Systems",
     1986.

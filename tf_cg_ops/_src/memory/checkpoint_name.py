@@ -23,6 +23,8 @@ _ATTRIBUTE = "_custom_gradient_checkpoint_name"
 def checkpoint_name(x: TensorLike, name: str) -> tf.Tensor:
     """Names a value inside a function, so that `recompute_grad` can keep it.
 
+    Use it for a value that takes long to compute but little memory.
+
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
     >>> @cg.recompute_grad(keep=["logarithm"])
@@ -31,8 +33,7 @@ def checkpoint_name(x: TensorLike, name: str) -> tf.Tensor:
     >>> float(f(tf.constant(1.0)))
     0.0
 
-    It returns `x`. A function decorated with `recompute_grad(keep=["logarithm"])` keeps that value and does not compute
-    it again. Anywhere else the name has no effect.
+    It returns `x`. Where `recompute_grad` does not keep the name, the name has no effect.
 
     Args:
       x: A Tensor, or something convertible to one, of any shape and dtype.

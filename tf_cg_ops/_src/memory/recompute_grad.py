@@ -70,6 +70,8 @@ def recompute_grad(
 ) -> Callable[..., Structure]:
     """Decorates a function so that its gradient runs it again instead of keeping its intermediate values.
 
+    Use it when training runs out of memory: on blocks of a model, or with `memory` on the whole model.
+
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
     >>> @cg.recompute_grad
@@ -82,10 +84,10 @@ def recompute_grad(
     >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0, 100.0])).numpy().tolist()
     [0.0, 10.0, 400.0]
 
-    Values stay the same, except that TensorFlow's random ops draw other numbers than without the decorator. Gradients
-    belong to the values that were computed. Between the passes only the arguments are kept, and what stateful ops
-    returned. The backward pass uses the same random numbers and variable values as the forward pass, so dropout has one
-    mask, and variables are written once. Tensors that `f` closes over have gradients, too.
+    Values stay the same, except that TensorFlow's random ops draw other numbers than without the decorator. Between the
+    passes only the arguments are kept, and what stateful ops returned. The backward pass uses the same random numbers
+    and variable values as the forward pass, so dropout has one mask, and variables are written once. Tensors that `f`
+    closes over have gradients, too.
 
     `keep` chooses values that are kept as well, which saves time and takes memory. List names that `checkpoint_name`
     gave, or pass a function that returns True for the ops whose results to keep. It does not reach into loops and
@@ -96,7 +98,7 @@ def recompute_grad(
     take:
 
     - `"auto"`: the least that cuts reach. At most one more forward pass.
-    - `"2 GiB"` or an int: a number of bytes. The plan computes as little as possible again.
+    - `"2 GiB"` or an int: a number of bytes. As little as possible is computed again.
     - A float: a share of what the plain gradient takes, such as 0.5.
 
     `recompute_grad(f, memory=0.5).plan(x)` returns the plan for a call with `x`, a Tensor or a `tf.TensorSpec`:
@@ -120,11 +122,10 @@ def recompute_grad(
       A function with the signature and the value of `f`.
 
     Raises:
-      TypeError: `keep` is neither a list of names nor a function; `memory` is none of the above.
-      ValueError: `memory` is not positive, or a share above 1. When `f` is traced: a name in `keep` is not given in
-        `f`; `memory` is less than the least possible peak, or bytes although sizes are not known. When you compute a
-        gradient: as in `custom_gradient`. Errors of `f` itself arrive unchanged.
-      NotImplementedError: When `f` is traced: it has a stateful op that can neither be kept nor run again.
+      TypeError: `keep` or `memory` has another type.
+      ValueError: `memory` is out of range, less than the least possible peak, or bytes although shapes are not known; a
+        name in `keep` is not given in `f`.
+      NotImplementedError: `f` has a stateful op that can neither be kept nor run again.
 
     Differs from `tf.recompute_grad`:
 

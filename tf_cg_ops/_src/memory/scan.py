@@ -33,6 +33,8 @@ def scan(
 ) -> tuple[Structure, Structure]:
     """Calls `f(carry, x)` for each slice of `xs`, and keeps only a few of the carries for the gradient.
 
+    Use it to train over sequences that are too long for `tf.scan` or a Keras RNN.
+
     The arguments have the order of `jax.lax.scan`, not of `tf.scan`:
 
         carry = init
@@ -81,20 +83,16 @@ def scan(
       The last carry, and the outputs of all steps, stacked along a new first dimension.
 
     Raises:
-      TypeError: `f` is not a function, does not return a pair, or changes the dtype of the carry; `init` or `xs` holds
-        something other than Tensors; `length` is not an integer; `checkpoint` has another type.
-      ValueError: The number of steps is missing, is negative, or differs between `xs` and `length`; `checkpoint` is not
-        one of the above; `f` changes the structure or a shape of the carry.
-      NotImplementedError: `f` has a stateful op that can neither be kept nor run again, such as `tf.py_function`, and
-        `checkpoint` is not None.
-      tf.errors.InvalidArgumentError: The numbers of steps differ, but are known at run time only.
+      TypeError: An argument has the wrong type; `f` does not return a pair, or changes the carry's dtype.
+      ValueError: The number of steps is missing, negative or ambiguous; `f` changes the carry's structure or a shape.
+      NotImplementedError: `f` has a stateful op that can neither be kept nor run again.
+      tf.errors.InvalidArgumentError: The numbers of steps differ at run time.
 
     Differs from `tf.scan`:
 
     - `scan(f, init, xs)` instead of `tf.scan(f, elems, initializer)`.
     - `f` returns a carry and an output, with structures of their own, and you also get the last carry.
-    - With the default `checkpoint`, the carries it keeps grow with the square root of the number of steps.
-    - The state of variables is written after the loop.
+    - Variables are written after the loop.
 
     Source: Chen et al., "Training deep nets with sublinear memory cost" (2016), arXiv:1604.06174; nested segments:
     Griewank and Walther, "Evaluating derivatives" (2008), chapter 12.
@@ -109,7 +107,7 @@ def scan(
     if length is not None and not tf.convert_to_tensor(length).dtype.is_integer:
         raise TypeError(f"{_API}: length must be an int or an integer Tensor, got {text.describe(length)}.")
 
-    init = checkpointed_loop.to_tensors(_API, "init", init, "What a step only returns belongs into its output y.")
+    init = checkpointed_loop.to_tensors(_API, "init", init, "Put what a step only returns into its output y.")
     xs = checkpointed_loop.to_tensors(_API, "xs", xs, "Stack the values for the steps into Tensors.")
     num_steps = _number_of_steps(xs, None if length is None else checkpointed_loop.static_int(length))
     f = checkpointed_loop.translated(f)
@@ -177,7 +175,10 @@ def _number_of_steps(xs: Any, length: int | tf.Tensor | None) -> int | tf.Tensor
     if length is not None:
         sizes["length"] = length
     if not sizes:
-        raise ValueError(f"{_API}: xs or length must tell the number of steps, got neither. Pass length=.")
+        raise ValueError(
+            f"{_API}: xs or length must tell the number of steps, got neither. Write scan(f, init, xs), or pass "
+            "length=."
+        )
     known = {name: size for name, size in sizes.items() if isinstance(size, int)}
     if known.get("length", 0) < 0:
         raise ValueError(f"{_API}: length must be 0 or more, got {known['length']}.")
@@ -189,7 +190,7 @@ def _number_of_steps(xs: Any, length: int | tf.Tensor | None) -> int | tf.Tensor
         tf.debugging.assert_equal(
             size,
             number,
-            f"{_API}: {name} must have as many steps as {first}, got another number. Cut both to the same length.",
+            f"{_API}: {name} must have as many steps as {first}, got more or fewer. Cut both to the same length.",
         )
         for name, size in sizes.items()
         if name not in known and size is not number

@@ -19,18 +19,21 @@ _API = "while_loop"
 @tf_internal.autograph_artifact
 @misplaced_calls.explains(
     _API,
-    "Write while_loop(cond, body, loop_vars, maximum_iterations), with a list or tuple of loop_vars and an upper "
-    "limit of the steps; cond still ends the loop. Leave out options such as parallel_iterations and shape_invariants.",
+    "Write while_loop(cond, body, loop_vars, maximum_iterations=...), with a list or tuple of loop_vars and an upper "
+    "limit for the number of steps; cond still ends the loop. Leave out options such as parallel_iterations and "
+    "shape_invariants.",
 )
 def while_loop(
     cond: Callable[..., tf.Tensor],
     body: Callable[..., Structure],
     loop_vars: Sequence[Structure],
-    maximum_iterations: int | tf.Tensor,
     *,
+    maximum_iterations: int | tf.Tensor,
     checkpoint: str | int | None = "sqrt",
 ) -> Sequence[Structure]:
     """Repeats `body` while `cond` is true, like `tf.while_loop`, and keeps only a few of the steps for the gradient.
+
+    Use it if a long loop needs too much memory for its gradient.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -61,17 +64,14 @@ def while_loop(
       The last `loop_vars`, in their structure.
 
     Raises:
-      TypeError: `cond` or `body` is not a function; `loop_vars` is not a list or tuple, or holds something other than
-        Tensors; `maximum_iterations` is not an integer; `checkpoint` has another type; `body` changes a dtype; `cond`
-        does not return a bool.
-      ValueError: `loop_vars` is empty; `maximum_iterations` is negative; `checkpoint` is not one of the above; `body`
-        changes the structure or a shape; `cond` returns several bools.
+      TypeError: An argument has the wrong type; `body` changes a dtype; `cond` does not return a bool.
+      ValueError: `loop_vars` is empty; `maximum_iterations` or `checkpoint` is out of range; `body` changes the
+        structure or a shape; `cond` returns several bools.
       NotImplementedError: As in `scan`.
 
     Differs from `tf.while_loop`:
 
-    - `maximum_iterations` is required.
-    - The loop variables keep their shapes.
+    - `maximum_iterations` is required, and the loop variables keep their shapes.
     - Variables that `body` assigns are written after the loop.
     - Eager mode traces `body` and `cond`, in each call.
 
@@ -144,7 +144,7 @@ def _number_of_steps(maximum_iterations: Any) -> int | tf.Tensor:
     if number is None or not number.dtype.is_integer or number.shape.rank not in (0, None):
         raise TypeError(
             f"{_API}: maximum_iterations must be an int or an integer Tensor, got {text.describe(maximum_iterations)}. "
-            "Pass an upper limit, from which the segments are made; cond still ends the loop."
+            "Pass an upper limit, which is cut into segments; cond still ends the loop."
         )
     static_number = checkpointed_loop.static_int(number)
     if isinstance(static_number, int) and static_number < 0:

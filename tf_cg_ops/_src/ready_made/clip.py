@@ -18,7 +18,7 @@ from tf_cg_ops._src.ready_made import loss_scale as loss_scales
 _API = "clip_gradient"
 
 
-@dispatch.takes_keras_tensors(_API)
+@dispatch.takes_keras_tensors(_API, "Name the limit, as in clip_gradient(x, norm=1.0).")
 def clip_gradient(
     x: Structure,
     *,
@@ -29,6 +29,9 @@ def clip_gradient(
     loss_scale: Any = None,
 ) -> Structure:
     """Returns `x` and clips its gradient.
+
+    Use it inside a model, for example at each step of a recurrent net, where an optimizer only sees the sum of the
+    steps.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -51,18 +54,15 @@ def clip_gradient(
 
         dx = dy * minimum(1, global_norm / sqrt(sum over all tensors of |dy|**2))
 
-    In a recurrent net this limits the gradient at each step; the optimizer only sees the sum over all steps.
-
     A limit that is a Variable or a Tensor can change without retracing. The forward pass reads it, and it gets no
     gradient. Clipping by norm turns infinite elements into nan, so you can still see that a gradient overflowed.
 
-    In mixed precision with float16 the loss is multiplied by a loss scale, and so is every gradient until the optimizer
-    divides it again. Keras does this by itself for `mixed_float16`. Pass `loss_scale`, or the limit is far too small.
-    With it
+    In mixed precision with float16, as Keras's `mixed_float16`, the loss and so each gradient is multiplied by a loss
+    scale. Pass it as `loss_scale`, or the limit is far too small:
 
         dx = clip(dy / loss_scale) * loss_scale
 
-    and elements that are infinite or nan stay so, so that the optimizer can skip the step.
+    Elements that are infinite or nan stay so, so that the optimizer can skip the step.
 
     Clipping is not linear in `dy`: the gradient of a sum of losses is not the sum of their gradients, a Jacobian clips
     each of its rows, and forward mode gives meaningless tangents.
@@ -82,16 +82,12 @@ def clip_gradient(
       The values of `x`, in its structure.
 
     Raises:
-      TypeError: `x` does not have one of these dtypes, or is complex with `value`; a limit is not a real number;
-        `axis` is not an int or a sequence of ints; or `loss_scale` is none of the above, such as an optimizer without a
-        loss scale.
-      ValueError: You passed no limit or several, or `axis` without `norm`; a limit is negative, nan or not a scalar;
-        `loss_scale` is not a single finite number above 0; `x` is empty; or `axis` is out of range or names a dimension
-        twice. If the rank of `x` is only known later, you get the error about `axis` when you compute a gradient.
+      TypeError: `x` does not have one of these dtypes; a limit is not a real number; `axis` is not made of ints; or
+        `loss_scale` is none of the above.
+      ValueError: You passed not exactly one limit, or `axis` without `norm`; a number is out of range; `x` is empty; or
+        `axis` does not fit the rank of `x`.
 
-    Differs from `tf.clip_by_value`, `tf.clip_by_norm` and `tf.clip_by_global_norm`:
-
-    - They clip values; this clips the gradient and leaves the value as it is.
+    Differs from `tf.clip_by_value`, `tf.clip_by_norm` and `tf.clip_by_global_norm`, which clip values.
 
     Source: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks" (2013),
     arXiv:1211.5063, section 3.2, for the norm.

@@ -46,6 +46,8 @@ def implicit_root(
 ) -> Callable[..., Structure]:
     """Differentiates the result `y` of a solver for `residual(y, *args) = 0`, without differentiating the solver.
 
+    Use it if a layer or a loss calls a solver, and you can write down what the solution satisfies.
+
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
     >>> def kepler(anomaly, mean, eccentricity):
@@ -66,13 +68,13 @@ def implicit_root(
     True
 
     `solve(*args)` can find `y` by any method: a `tf.while_loop`, Newton's method, SciPy in a `tf.numpy_function`. It
-    runs once, in the forward pass. The derivative is the one of a step of Newton's method at `y`. With the Jacobians
-    `dr/dy` and `dr/dx` of the residual, the gradient with respect to `x`, for an upstream gradient `dy`, is
+    runs once, in the forward pass. The derivative equals the derivative of one Newton step at `y`. With the
+    Jacobians `dr/dy` and `dr/dx` of the residual, the gradient with respect to `x`, for an upstream gradient `dy`, is
 
         dx = -(dr/dx)^H u    where    (dr/dy)^H u = dy
 
-    Each Tensor gets a gradient that the residual gets as an argument or closes over, and so does each variable that it
-    reads, with the value that it had in the call. Derivatives of every order work, in a loaded model up to the third.
+    The Tensors that the residual gets as arguments or closes over have gradients, and so do the variables that it
+    reads, for the values that they had in the call. Derivatives of every order work, in a loaded model the first two.
 
     The gradient is only as accurate as `y`, so it checks that `y` is a solution: see `check_solution`. For a fixed
     point or a minimum, use `tf_cg_ops.implicit_fixed_point` or `tf_cg_ops.implicit_minimum`. The guide "Solvers and
@@ -97,21 +99,14 @@ def implicit_root(
       A function with the signature of `solve` that returns its `y`, or `(y, aux)`.
 
     Raises:
-      TypeError: `residual`, `solve` or `linear_solve` is not callable, or an option is not a bool. At the call: `solve`
-        does not return Tensors of one dtype, or a pair with `has_aux`, or the residual has another dtype. When you
-        compute a gradient: `linear_solve` returned another dtype.
-      ValueError: At the call: the residual does not have the structure and shapes of `y`, or `y` is a scalar with
-        `batched`. When you compute a gradient: `linear_solve` returned another structure or shape, or the residual has
-        no derivative with respect to `y`.
-      RuntimeError: You compute a derivative above the third order in a loaded model.
-      tf.errors.InvalidArgumentError: At run time: the residual has another shape than `y`, the Jacobian is singular, a
-        solver of `tf_cg_ops.linear` does not converge, or `y` is not a solution.
+      TypeError: An argument has the wrong type; `y` or the residual does not have one dtype; with `has_aux`, `solve`
+        does not return a pair.
+      ValueError: A structure or shape differs from `y`, or the residual has no derivative.
+      RuntimeError: You compute a third derivative in a loaded model.
+      tf.errors.InvalidArgumentError: The Jacobian is singular, or `y` is not a root.
 
-    Differs from `jax.lax.custom_root`:
-
-    - The residual takes the solver's arguments, too. JAX's takes `y` alone and closes over them, which works here as
-      well.
-    - `linear_solve` solves the transposed system, and you can leave it out. JAX's `tangent_solve` is required.
+    Differs from `jax.lax.custom_root`: the residual takes the solver's arguments, too (JAX's closes over them, which
+    works here as well), and `linear_solve`, which solves the transposed system, is optional.
     """
     options = Options(batched=batched, linear_solve=linear_solve, has_aux=has_aux, check_solution=check_solution)
     return _decorated(Problem("implicit_root", "residual", residual, options), "residual", solve)
@@ -137,6 +132,8 @@ def implicit_fixed_point(
     check_solution: bool = True,
 ) -> Callable[..., Structure]:
     """Differentiates the fixed point `y = f(y, *args)` that a solver returns, without differentiating the solver.
+
+    Use it for deep equilibrium models, and for any other solver that repeats `y = f(y, *args)`.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -207,6 +204,8 @@ def implicit_minimum(
     check_solution: bool = True,
 ) -> Callable[..., Structure]:
     """Differentiates the minimum of `objective(y, *args)` that a solver returns, without differentiating the solver.
+
+    Use it to differentiate what an optimizer finds, for example with respect to the strength of a regularizer.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg

@@ -14,11 +14,10 @@ from tf_cg_ops._src.keras import dispatch
 
 @dispatch.takes_keras_tensors("reverse_gradient")
 def reverse_gradient(x: TensorLike, factor: TensorLike = 1.0) -> tf.Tensor:
-    """Returns `x` and reverses its gradient, as in domain-adversarial training.
+    """Returns `x` and reverses its gradient, as in domain-adversarial training: `dx = -factor * dy`.
 
-    For an upstream gradient `dy`, the gradient with respect to `x` is
-
-        dx = -factor * dy
+    Use it between features and a domain classifier: the classifier learns to tell the domains apart, and in the same
+    step the features learn to hide them.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -45,18 +44,19 @@ def reverse_gradient(x: TensorLike, factor: TensorLike = 1.0) -> tf.Tensor:
       ValueError: `factor` does not broadcast to the shape of `x`.
       tf.errors.InvalidArgumentError: The same, if the shapes are only known at run time.
 
+    TensorFlow has nothing like it.
+
     Source: Ganin and Lempitsky, "Unsupervised domain adaptation by backpropagation" (2015), arXiv:1409.7495, section 3.
     """
+    _check_order("reverse_gradient", x, factor)
     return scaled("reverse_gradient", x, factor, reverse=True)
 
 
 @dispatch.takes_keras_tensors("scale_gradient")
 def scale_gradient(x: TensorLike, factor: TensorLike) -> tf.Tensor:
-    """Returns `x` and scales its gradient.
+    """Returns `x` and scales its gradient: `dx = factor * dy`.
 
-    For an upstream gradient `dy`, the gradient with respect to `x` is
-
-        dx = factor * dy
+    Use it to weaken what one branch or loss of a model teaches the layers before it.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -83,11 +83,19 @@ def scale_gradient(x: TensorLike, factor: TensorLike) -> tf.Tensor:
       ValueError: `factor` does not broadcast to the shape of `x`.
       tf.errors.InvalidArgumentError: The same, if the shapes are only known at run time.
 
-    Differs from the formula `factor * x + tf.stop_gradient((1 - factor) * x)`:
-
-    - The value is `x`, bit for bit. The formula rounds it.
+    TensorFlow has nothing like it. The usual formula, `factor * x + tf.stop_gradient((1 - factor) * x)`, rounds the
+    value.
     """
+    _check_order("scale_gradient", x, factor)
     return scaled("scale_gradient", x, factor, reverse=False)
+
+
+def _check_order(api: str, x: Any, factor: Any) -> None:
+    """Raises TypeError for a number as `x` with a Tensor as `factor`: the number has no gradient to multiply."""
+    if isinstance(x, (int, float)) and (tf.is_tensor(factor) or isinstance(factor, tf.Variable)):
+        raise TypeError(
+            f"{api}: x must be a Tensor if factor is one, got the number {x}. x comes first: write {api}(x, {x})."
+        )
 
 
 @tf_internal.autograph_artifact
@@ -98,7 +106,7 @@ def scaled(api: str, x: Any, factor: Any, reverse: bool) -> tf.Tensor:
     if not broadcasts_to(factor.shape, x.shape):
         raise ValueError(
             f"{api}: factor must broadcast to the shape of x, {x.shape}, got the shape {factor.shape}. Pass one "
-            "number, or one for each element of x."
+            "number, or one for each element of x, which is the first argument."
         )
     return embed_tensors(x, [-factor if reverse else factor], [x], [], False, None)
 

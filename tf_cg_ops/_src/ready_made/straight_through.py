@@ -58,6 +58,8 @@ def straight_through(
 ) -> Callable[..., Any]:
     """Gives a function without a useful derivative, such as `tf.sign`, the derivative of a surrogate.
 
+    Use it to train through a rounding, a sign or a spike, as in quantized, binarized and spiking networks.
+
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
     >>> sign = cg.straight_through(tf.sign, "hard_tanh")
@@ -102,17 +104,13 @@ def straight_through(
       A function with the signature and the value of `f`.
 
     Raises:
-      TypeError: `f` is not a function, `surrogate` is neither a name nor a function, `derivative` is not a function, or
-        `slope` is not a number. At the call: the first argument does not hold floating-point numbers, or the
-        surrogate or the derivative does not return a Tensor of the dtype of `x`.
-      ValueError: The name of the surrogate is unknown, `slope` is not positive and finite, or you passed two of a
-        surrogate function, `derivative` and `slope`. At the call: the value, the surrogate or the derivative does not
-        have the shape of `x`. When you compute a gradient: the surrogate has no derivative.
-      tf.errors.InvalidArgumentError: When you compute a gradient: one of these shapes is only known at run time.
+      TypeError: An argument has the wrong type; `x` does not hold floating-point numbers; the surrogate or derivative
+        returns another dtype.
+      ValueError: `surrogate` is unknown or has no derivative; `slope` is not positive and finite; you passed two of a
+        surrogate function, `derivative` and `slope`; a shape differs from `x`.
+      tf.errors.InvalidArgumentError: It differs, but is only known at run time.
 
-    Differs from `tf.grad_pass_through`:
-
-    - It takes a surrogate, and `f` can have more than one argument.
+    Differs from `tf.grad_pass_through`: it takes a surrogate, and `f` can have more than one argument.
 
     Sources: Bengio, Leonard and Courville (2013), arXiv:1308.3432, for the identity; Hubara et al. (2016),
     arXiv:1602.02830, for the hard tanh; Neftci, Mostafa and Zenke (2019), arXiv:1901.09948, for the sigmoid; Zenke and
@@ -129,7 +127,8 @@ def straight_through(
 def with_surrogate(api: str, f: Callable[..., Any], surrogate: Any, slope: Any, derivative: Any) -> CustomGradient:
     """`straight_through` of a function, with the name `api` in messages."""
     check_surrogate(api, surrogate, slope, derivative)
-    wording = without_gradient_function(api, differentiated="surrogate" if derivative is None else "derivative")
+    differentiated = "surrogate" if derivative is None else "derivative"
+    wording = without_gradient_function(api, differentiated, is_for_users_code=True)
 
     def gradient_at(x: tf.Tensor, name: str) -> Callable[[Any], Any]:
         """The gradient as a function of the upstream gradient. What the user wrote runs now, as variables are now."""

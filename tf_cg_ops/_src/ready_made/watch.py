@@ -26,12 +26,14 @@ def watch_gradient(
     x: Structure,
     name: str,
     *,
+    log: bool = False,
     check_numerics: bool = False,
-    print: bool = False,
-    call: Callable[[np.ndarray], None] | None = None,
+    callback: Callable[[np.ndarray], None] | None = None,
     loss_scale: Any = None,
 ) -> Structure:
     """Returns `x`, and prints, checks or records its gradient.
+
+    Use it to find out where a gradient vanishes, explodes or becomes nan.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -39,40 +41,37 @@ def watch_gradient(
     >>> x = tf.constant([1.0, 2.0])
     >>> with tf.GradientTape() as tape:
     ...     tape.watch(x)
-    ...     y = tf.reduce_sum(cg.watch_gradient(tf.square(x), "squares", call=seen.append) * [3.0, 4.0])
+    ...     y = tf.reduce_sum(cg.watch_gradient(tf.square(x), "squares", callback=seen.append) * [3.0, 4.0])
     >>> tape.gradient(y, x).numpy().tolist(), seen[0].tolist()
     ([6.0, 16.0], [3.0, 4.0])
 
-    The gradient passes through unchanged, to the bit. Choose one or more options; they act when the gradient is
-    computed:
+    The gradient passes through bit for bit: `dx = dy`. Choose one or more options, which act when it is computed:
 
-    - `print` prints its shape, norm, smallest and largest element, and some elements to standard error;
+    - `log` prints its shape, norm, smallest and largest element, and some elements to standard error;
     - `check_numerics` raises an error with the name in it if an element is infinite or nan;
-    - `call` calls your function with it as a NumPy array: `call=history.append` keeps every gradient.
+    - `callback` gets it as a NumPy array: `callback=history.append` keeps every gradient.
 
-    In mixed precision with float16 the loss is multiplied by a loss scale; Keras does this by itself for
-    `mixed_float16`. With `loss_scale`, `print` and `call` show the gradient divided by it, in float32 instead of 16
-    bits. `check_numerics` then lets an infinity or nan pass while the scale is above 1 and can shrink, because the
-    optimizer skips the step and tries a smaller scale. (A scale that is a Python or NumPy number cannot shrink.)
+    They work in eager mode, `tf.function`, TensorFlow 1 graphs, loops and Keras. Under XLA each is an error, and in a
+    SavedModel `callback` is. Gradients you don't use aren't computed, so they show nothing. If you use `x` several
+    times, you see the sum of its gradients; to see one part, watch that use alone. A `tf.IndexedSlices`, as after
+    `tf.gather`, is shown dense, and passes through sparse.
 
-    All work in eager mode, `tf.function`, TensorFlow 1 graphs, loops and Keras. Under XLA each is an error, and in a
-    SavedModel `call` is.
+    In mixed precision with float16, as Keras's `mixed_float16`, the loss is multiplied by a loss scale. With
+    `loss_scale`, `log` and `callback` show the gradient divided by it, in float32 instead of 16 bits. `check_numerics`
+    then lets an infinity or nan pass while the scale is above 1 and can shrink, because the optimizer skips the step
+    and tries a smaller scale. (A Python or NumPy number cannot shrink.)
 
-    Gradients you don't use aren't computed, so they show nothing. If you use `x` several times, you see the sum of its
-    gradients; to see one part, watch that use alone. If the gradient is a `tf.IndexedSlices`, as after `tf.gather`, you
-    see it dense, and it passes through sparse.
-
-    Under `tf.vectorized_map`, and so in Jacobians, `print` and `check_numerics` see all members at once, and `call`
-    sees one after the other; TensorFlow also runs the first member alone. In forward mode you also see a gradient for
-    an upstream that TensorFlow makes up.
+    Under `tf.vectorized_map`, and so in Jacobians, `log` and `check_numerics` see all members at once, and `callback`
+    one after the other; TensorFlow also runs the first member alone. In forward mode you also see a gradient for an
+    upstream that TensorFlow makes up.
 
     Args:
       x: A Tensor or Variable of dtype float16, bfloat16, float32, float64, complex64 or complex128, or a nested
         structure of them.
       name: The name of the gradient in messages. In a structure it is followed by the position: `name[0]`.
+      log: Whether to print the gradient.
       check_numerics: Whether to check that all elements are finite.
-      print: Whether to print the gradient.
-      call: A Python function of a NumPy array that returns None. In a structure it is called for each tensor's
+      callback: A Python function of a NumPy array that returns None. In a structure it is called for each tensor's
         gradient.
       loss_scale: What the loss is multiplied by: a number, a scalar Variable or Tensor, a
         `keras.mixed_precision.LossScaleOptimizer` of Keras 3 or tf_keras, or a function without arguments that returns
@@ -82,21 +81,16 @@ def watch_gradient(
       The values of `x`, in its structure.
 
     Raises:
-      TypeError: `x` does not have one of these dtypes, `name` is not a string, `check_numerics` or `print` is not a
-        bool, `call` is not callable, or `loss_scale` is none of the above. When a gradient is computed in eager mode:
-        `call` returned something.
-      ValueError: `name` is empty, `x` is empty, you passed none of `check_numerics`, `print` and `call`, or
-        `loss_scale` is not a single finite number above 0.
-      NotImplementedError: When you compute a gradient: XLA would compile it.
-      tf.errors.InvalidArgumentError: When a gradient is computed: `check_numerics` found an element that is not finite.
-      tf.errors.OpError: When a gradient is computed in a graph: `call` raised an exception or returned something.
+      TypeError: An argument has the wrong type or dtype; in eager mode, `callback` returned something.
+      ValueError: `name` or `x` is empty; you chose no option; or `loss_scale` is not a single finite number above 0.
+      NotImplementedError: XLA would compile it.
+      tf.errors.InvalidArgumentError: `check_numerics` found an element that is not finite.
+      tf.errors.OpError: In a graph: `callback` raised an exception or returned something.
 
-    Differs from `tf.debugging.enable_check_numerics`, from `tf.debugging.check_numerics` and from a hook in PyTorch:
-
-    - The first checks the values and gradients of all ops, the second a value; this checks one gradient.
-    - It cannot change the gradient, as a hook can; use `tf_cg_ops.custom_gradient` for that.
+    Differs from `tf.debugging.enable_check_numerics`, which checks all ops, and `tf.debugging.check_numerics`, which
+    checks a value. It cannot change the gradient, as a hook in PyTorch can; use `tf_cg_ops.custom_gradient` for that.
     """
-    return watched(_API, x, name, check_numerics, print, call, loss_scale)
+    return watched(_API, x, name, log, check_numerics, callback, loss_scale)
 
 
 @tf_internal.autograph_artifact
@@ -104,13 +98,13 @@ def watched(
     api: str,
     x: Any,
     name: str,
+    log: bool,
     check_numerics: bool,
-    print_it: bool,
-    call: Callable[..., Any] | None,
+    callback: Callable[..., Any] | None,
     loss_scale: Any,
 ) -> Any:
     """`watch_gradient`, with the name `api` in messages."""
-    check_arguments(api, name, check_numerics, print_it, call)
+    check_arguments(api, name, log, check_numerics, callback)
     scaling = loss_scales.read(api, loss_scale)
     tensors = convert.leaves_to_tensors(api, x, "watch")
     names = [f"{name}[{i}]" for i in range(len(tensors))] if tf.nest.is_nested(x) else [name]
@@ -119,31 +113,31 @@ def watched(
     def identity(*tensors: tf.Tensor) -> Any:
         def grad_fn(*dys: Any) -> list[Any]:
             rows = zip(names, dys, strict=True)
-            return [_watch(api, *row, check_numerics, print_it, call, scaling) for row in rows]
+            return [_watch(api, *row, log, check_numerics, callback, scaling) for row in rows]
 
         return list(tensors), grad_fn
 
     return tf.nest.pack_sequence_as(x, call_with_gradient(identity, tensors, {}, wording=wording))
 
 
-def check_arguments(api: str, name: Any, check_numerics: Any, print_it: Any, call: Any) -> None:
+def check_arguments(api: str, name: Any, log: Any, check_numerics: Any, callback: Any) -> None:
     """TypeError or ValueError unless `watch_gradient` takes these arguments."""
     if not isinstance(name, str):
-        raise TypeError(f"{api}: name must be a string such as 'logits', got {text.describe(name)}.")
+        raise TypeError(f"{api}: name must be a string such as 'logits', got {text.describe(name)}. It follows x.")
     if not name:
         raise ValueError(f"{api}: name must not be empty. Pass the name to show in messages, such as 'logits'.")
-    for argument, value in (("check_numerics", check_numerics), ("print", print_it)):
+    for argument, value in (("log", log), ("check_numerics", check_numerics)):
         if not isinstance(value, bool):
             raise TypeError(f"{api}: {argument} must be True or False, got {text.describe(value)}. Pass a Python bool.")
-    if call is not None and not callable(call):
+    if callback is not None and not callable(callback):
         raise TypeError(
-            f"{api}: call must be a function of an array, or None, got {text.describe(call)}. Write for example "
-            "call=history.append, with a list."
+            f"{api}: callback must be a function of an array, or None, got {text.describe(callback)}. Write for "
+            "example callback=history.append, with a list."
         )
-    if call is None and not (check_numerics or print_it):
+    if callback is None and not (log or check_numerics):
         raise ValueError(
-            f"{api}: choose what to do with the gradient of {name!r}: pass check_numerics=True, print=True, or a "
-            "function as call."
+            f"{api}: choose what to do with the gradient of {name!r}: pass log=True, check_numerics=True, or a "
+            "function as callback."
         )
 
 
@@ -151,9 +145,9 @@ def _watch(
     api: str,
     name: str,
     dy: Any,
+    log: bool,
     check_numerics: bool,
-    print_it: bool,
-    call: Callable[..., Any] | None,
+    callback: Callable[..., Any] | None,
     scaling: loss_scales.LossScale | None,
 ) -> Any:
     """Prints, checks and passes on the gradient, as the options say, and returns it."""
@@ -161,13 +155,13 @@ def _watch(
     effects: list[Any] = []  # They run before the gradient is passed on.
     with tf.name_scope(re.sub(r"\W", "_", f"{_API}_{name}", flags=re.ASCII)), tf_internal.stop_recording():
         # Slices can name one position twice, and only their sum is the gradient there.
-        dense = tf.convert_to_tensor(dy) if check_numerics or print_it or call is not None else None
-        if check_numerics or print_it:
-            _refuse_xla(api, name, "print" if print_it else "check_numerics")
-        if print_it:
+        dense = tf.convert_to_tensor(dy) if log or check_numerics or callback is not None else None
+        if log or check_numerics:
+            _refuse_xla(api, name, "log" if log else "check_numerics")
+        if log:
             effects += _print(name, _unscaled(dense, scaling))
-        if call is not None:
-            effects += _call(api, name, _unscaled(dense, scaling), call)
+        if callback is not None:
+            effects += _call(api, name, _unscaled(dense, scaling), callback)
         # Last, so that the other options still show a gradient that fails the check.
         if check_numerics:
             with tf.control_dependencies(effects):
@@ -232,14 +226,14 @@ def _print(name: str, values: tf.Tensor) -> list[tf.Operation]:
     return [] if tf.executing_eagerly() else [printed]
 
 
-def _call(api: str, name: str, dy: tf.Tensor, call: Callable[..., Any]) -> list[tf.Tensor]:
+def _call(api: str, name: str, dy: tf.Tensor, callback: Callable[..., Any]) -> list[tf.Tensor]:
     """Calls the user's function with a copy, because the array can share memory with a Tensor."""
 
     def call_with_array(array: np.ndarray) -> list[np.ndarray]:
-        returned = call(np.array(array))
+        returned = callback(np.array(array))
         if returned is not None:
             raise TypeError(
-                f"{api}: {text.name_of(call)!r} must return None for the gradient of {name!r}, got "
+                f"{api}: {text.name_of(callback)!r} must return None for the gradient of {name!r}, got "
                 f"{text.describe_type(returned)}. To change a gradient, use tf_cg_ops.custom_gradient."
             )
         return [np.array(True)]  # Because tf.vectorized_map cannot loop over an op without a result.
@@ -247,5 +241,6 @@ def _call(api: str, name: str, dy: tf.Tensor, call: Callable[..., Any]) -> list[
     if tf.executing_eagerly():
         call_with_array(dy.numpy())
         return []
-    subject, advice = f"{api}: {text.name_of(call)!r}", "Leave call out of a graph that runs in another process."
+    subject = f"{api}: {text.name_of(callback)!r}"
+    advice = "Leave callback out of a graph that runs in another process."
     return python_op.call_python(subject, advice, call_with_array, [dy], [tf.TensorSpec([], tf.bool)])

@@ -138,12 +138,13 @@ class GraphCopy:
         # TensorFlow 1 made ops whose type is the name of a function, as tf.nn.ctc_loss still does.
         for name in [op.type, *(called.name for called in calls.functions_in(attributes.values()))]:
             function = tf_internal.find_function(op.graph, name)
-            if function is not None and tf_internal.find_function(graph, name) is None:
+            # Not if only a graph around it has the function: a function of this graph would lack what it calls.
+            if function is not None and not tf_internal.holds_function(graph, name):
                 tf_internal.add_function(graph, function)
                 # A rule may call functions that only the graph of its op holds.
                 inline.add_called_functions(op.graph, graph, tf_internal.function_def_of(function))
         with tf.device(op.device) if op.device else contextlib.nullcontext():
-            new = tf_internal.create_op(graph, op.type, inputs, attributes)
+            new = tf_internal.create_op(graph, op.type, inputs, attributes, name=op.name)
         for old_output, new_output in zip(op.outputs, new.outputs, strict=True):
             if not new_output.shape.is_fully_defined():  # The user can have called set_shape.
                 new_output.set_shape(old_output.shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -32,6 +32,8 @@ def override_gradients(
 ) -> Callable[P, R]:
     """Returns a copy of `f` in which the ops that you name use your gradients.
 
+    Use it for saliency maps, or to train through an op of a model whose code you cannot change.
+
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
     >>> def f(x):
@@ -58,10 +60,10 @@ def override_gradients(
     Rules also apply inside called functions, loops and conditionals. A rule for one of these applies to it as a whole.
     The op type is the one in the graph: `tf.nn.relu` is a `Relu`, and a Keras layer can consist of several ops.
 
-    Some functions have their own gradient, such as `tf.nn.silu`, and all that `tf.custom_gradient` or this library
-    decorates. It skips the ops inside, so a rule for the `Sigmoid` in `tf.nn.silu` has no effect. You get an error if
-    that holds for all ops that a rule matches, and a warning if it holds for some. With `inside=True`, a function in
-    which a rule matches uses TensorFlow's gradient of its ops, with your rules, instead of its own gradient.
+    A function with its own gradient, such as `tf.nn.silu` or one that `tf.custom_gradient` or this library decorates,
+    skips the ops inside. So a rule for the `Sigmoid` in `tf.nn.silu` has no effect: you get an error, or a warning if
+    the rule reaches other ops. With `inside=True`, such a function uses TensorFlow's gradient of its ops, with your
+    rules, instead of its own.
 
     `f` is traced and copied, in eager mode in each call. For speed, wrap the result in `tf.function`. Nested calls are
     inlined, except those with `jit_compile=True`.
@@ -79,19 +81,13 @@ def override_gradients(
       A function with the signature and the value of `f`.
 
     Raises:
-      TypeError: `f` is not a function, `rules` is not such a dict, or `inside` is not a bool. When `f` is traced: a
-        predicate does not return a bool. When you compute a gradient: a rule does not take the op and its upstream
-        gradients, or returns something other than Tensors, or complex numbers for a real input.
-      ValueError: `rules` is empty, or `unmatched` is neither "error" nor "ignore". When `f` is traced: a rule matches
-        no op (the message lists the op types), or only ops inside functions that have their own gradient (the message
-        lists these functions). When you compute a gradient: a rule returns the wrong number of gradients, or a gradient
-        of the wrong shape.
-      NotImplementedError: When `f` is traced: it has control flow of TensorFlow 1.
+      TypeError: An argument has the wrong type; a rule does not take `(op, *dy)`, or returns a wrong type or dtype.
+      ValueError: `rules` is empty; a rule matches no op that it can reach (the message lists the op types), or its
+        gradients do not fit in number or shape.
+      NotImplementedError: `f` has control flow of TensorFlow 1.
 
-    Differs from `tf.Graph.gradient_override_map` of TensorFlow 1, which TensorFlow 2 does not replace:
-
-    - It changes a function that already exists, not only ops that are made in a context.
-    - Rules are functions, not names of registered functions.
+    Differs from `tf.Graph.gradient_override_map` of TensorFlow 1, which TensorFlow 2 does not replace: it changes a
+    function that already exists, and rules are functions, not registered names.
     """
     if not callable(f):
         raise TypeError(
@@ -137,6 +133,20 @@ def _with_rules(
 
     Handles that are captured stand for the last of the tensors.
     """
+
+    def flat_function(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        outputs = copy_with_rules(_API, table, place, graph, zip(inside, [*tensors, *captured], strict=True), orders)
+        return [tf.identity(output) for output in outputs]
+
+    return trace(flat_function, [spec_of(tensor) for tensor in inside[: len(inside) - len(captured)]])
+
+
+def copy_with_rules(
+    api: str, table: RuleTable | None, place: str, graph: Any, values: Iterable[tuple[Any, Any]], orders: int = 2
+) -> list[tf.Tensor]:
+    """Copies a traced graph into the default graph for these values, perhaps with rules, and returns its outputs."""
+    if table is None:
+        return GraphCopy(values, _copied).outputs_of(graph)
     matching = table.matching()
     own = own_gradients.OwnGradients(matching, control_flow.functions_of)
 
@@ -146,16 +156,12 @@ def _with_rules(
         if positions is not None and not own.keeps(op, positions, table.inside, own_gradients.name_of(op)):
             outputs = [tf.identity(result) for result in inputs[: len(op.outputs)]]
         rule = matching.rule_for(op) if op.inputs and op.outputs else None
-        return outputs if rule is None else attach_rule(_API, rule, op, inputs, outputs, orders=orders)
+        return outputs if rule is None else attach_rule(api, rule, op, inputs, outputs, orders=orders)
 
-    def flat_function(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        copy = GraphCopy(zip(inside, [*tensors, *captured], strict=True), replace)
-        outputs = [tf.identity(output) for output in copy.outputs_of(graph)]
-        matching.check_all_matched(place)
-        own.check_rules_reach(place, graph.outputs)
-        return outputs
-
-    return trace(flat_function, [spec_of(tensor) for tensor in inside[: len(inside) - len(captured)]])
+    outputs = GraphCopy(values, replace).outputs_of(graph)
+    matching.check_all_matched(place)
+    own.check_rules_reach(place, graph.outputs)
+    return outputs
 
 
 def _copied(copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor]:

@@ -1,6 +1,7 @@
 """The user's rules for ops, and which ops they matched."""
 
 import difflib
+import inspect
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
@@ -10,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import convert, text
-from tf_cg_ops._src.core.signature import mismatched_signature
+from tf_cg_ops._src.core.signature import mismatched_signature, takes_positional, without_annotations
 from tf_cg_ops._src.core.types import Structure
 
 # An op type, or a predicate on a tf.Operation. Public functions take any key: for type checkers, a dict whose keys are
@@ -56,6 +57,12 @@ class RuleTable:
                 raise TypeError(
                     f"{api}: the rule for {_described(key)} must be a function rule(op, *dy) that returns the "
                     f"gradients of op.inputs, got {text.describe_type(rule)}."
+                )
+            if not takes_positional(rule):
+                raise TypeError(
+                    f"{api}: the rule for {_described(key)} must take the op and the upstream gradients by position, "
+                    f"got {text.name_of(rule)}{without_annotations(inspect.signature(rule))}. If that makes a rule, "
+                    "call it, as in tf_cg_ops.rules.clip(norm=1.0)."
                 )
         self._rules = dict(rules)
         self._warned: set[str] = set()

@@ -1,0 +1,388 @@
+"""`add_gradients`: copies a SavedModel, with a signature that computes gradients."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import numbers
+import os
+import pathlib
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from tf_cg_ops._src.core import misplaced_calls, text, tf_internal
+from tf_cg_ops._src.rewrite.override_gradients import copy_with_rules
+from tf_cg_ops._src.rewrite.rule_table import Rule, RuleTable
+from tf_cg_ops._src.rewrite.traced_call import trace
+
+from ._adopt import AdoptedGradient, Adoption
+from ._changed_copy import Copied, write_changed_copy
+from ._folder import GRAPH_FILES, read_saved_model
+from ._foreign_gradients import is_foreign
+from ._graphs import called, functions_of, raised_as_value_error, reachable, reason_of
+from ._new_signature import add_signature, find_signature, unused
+
+_API = "saved_model.add_gradients"
+_VARIABLES = "variables"
+
+
+def _mse(y: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_mean(tf.square(y - target))
+
+
+def _crossentropy(y: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(target, y))
+
+
+_LOSSES = {"mse": _mse, "crossentropy": _crossentropy}
+
+
+@dataclass(frozen=True)
+class SignatureTensor:
+    """An input or an output of a signature.
+
+    Attributes:
+      name: Its name in the signature.
+      dtype: Its dtype, such as "float32".
+      shape: Its dimensions, with None for an unknown one; None if even their number is unknown.
+      meaning: What it is, such as "gradient of dense/kernel".
+      tensor: Its name in the graph, for programs that run a session, such as one in C.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...] | None
+    meaning: str
+    tensor: str
+
+
+@dataclass(frozen=True)
+class AddGradientsReport(Copied):
+    """The signature that `add_gradients` added.
+
+    Attributes:
+      source: The folder of the source.
+      target: The folder that was written.
+      comparisons: What `compare` found out about the values of all that was there before; None if the check was turned
+        off.
+      name: The name of the signature.
+      inputs: A SignatureTensor for each input.
+      outputs: A SignatureTensor for each output.
+      updated: The names of the variables that a call updates.
+      unconnected: The names of the trainable variables without a gradient, because the outputs do not depend on them.
+      adopted: An AdoptedGradient for each gradient of `tf.custom_gradient` that was made to work, as `adopt` does.
+    """
+
+    name: str
+    inputs: list[SignatureTensor]
+    outputs: list[SignatureTensor]
+    updated: list[str]
+    unconnected: list[str]
+    adopted: list[AdoptedGradient]
+
+    def __str__(self) -> str:
+        tensors = [*(("input", each) for each in self.inputs), *(("output", each) for each in self.outputs)]
+        rows = [(label, (each.name, _type_text(each), each.tensor, each.meaning)) for label, each in tensors]
+        widths = [max(len(row[i]) for _, row in rows) for i in range(3)]
+        lines = [
+            ("signature", self.name),
+            *((label, "  ".join([*map(str.ljust, row[:3], widths), row[3]])) for label, row in rows),
+            *(("updated", name) for name in self.updated),
+            *(("adopted", str(each)) for each in self.adopted),
+        ]
+        return self._text(lines, [("attention", f"{name} has no gradient") for name in self.unconnected])
+
+
+def _type_text(tensor: SignatureTensor) -> str:
+    dimensions = "..." if tensor.shape is None else ", ".join("?" if n is None else str(n) for n in tensor.shape)
+    return f"{tensor.dtype} [{dimensions}]"
+
+
+@tf_internal.autograph_artifact
+@misplaced_calls.explains(_API, "Name the options, as in of='scores', wrt='image'.")
+def add_gradients(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    signature: str = "serving_default",
+    of: str | Sequence[str],
+    wrt: str | Sequence[str],
+    name: str = "gradients",
+    loss: str | None = None,
+    update: float | None = None,
+    rules: Mapping[Any, Rule] | None = None,
+    check: bool = True,
+) -> AddGradientsReport:
+    """Copies a SavedModel, and adds a signature that computes gradients, for programs without Python.
+
+    Use it to train, or to compute saliency maps, in such a program.
+
+    >>> import tempfile
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops as cg
+    >>> model = tf.Module()
+    >>> model.w = tf.Variable([2.0, 3.0], name="w")
+    >>> model.f = tf.function(lambda x: {"y": model.w * x**2}, input_signature=[tf.TensorSpec([None, 2])])
+    >>> folder = tempfile.mkdtemp()
+    >>> tf.saved_model.save(model, folder + "/model", signatures=model.f)
+    >>> report = cg.saved_model.add_gradients(folder + "/model", folder + "/both", of="y", wrt=["x", "variables"])
+    >>> [each.name for each in report.inputs], [each.name for each in report.outputs]
+    (['x', 'd_y'], ['y', 'd_x', 'd_w'])
+    >>> gradients = tf.saved_model.load(folder + "/both").signatures["gradients"]
+    >>> found = gradients(x=tf.constant([[5.0, 1.0]]), d_y=tf.constant([[1.0, 10.0]]))
+    >>> found["y"].numpy().tolist(), found["d_x"].numpy().tolist(), found["d_w"].numpy().tolist()
+    ([[50.0, 3.0]], [[20.0, 60.0]], [25.0, 10.0])
+
+    The new signature takes the inputs of the old one, and an upstream gradient `d_<output>` for each output in `of`. It
+    returns the outputs of the old one, and the gradients `d_<input>` and `d_<variable>` that a tape would compute.
+
+    With a `loss`, it takes a `target` of the shape and dtype of the output instead, and also returns `loss`. "mse" is
+    the mean squared error. "crossentropy" takes the output as logits and the target as probabilities, such as one-hot
+    vectors, like `keras.losses.CategoricalCrossentropy(from_logits=True)`.
+
+    With `update`, each call is a step of gradient descent: the variables change by `-update` times their gradients,
+    which are not returned. Outputs and loss are from before the step.
+
+    All that was there stays as it is: other signatures, functions, variables, tags and assets. Where the signature uses
+    gradients of `tf.custom_gradient`, the new one has those that `adopt` makes from the file. If the model has custom
+    gradients or you pass rules, loading the copy needs `import tf_cg_ops`, until you `strip` it.
+
+    Args:
+      source: The folder of a SavedModel.
+      target: The folder to write. Its parent must exist.
+      signature: The signature to differentiate.
+      of: The name of one of its outputs, or a list of names.
+      wrt: The name of one of its inputs, or a list of names. "variables" stands for the trainable variables that the
+        signature reads. Those on which `of` does not depend are left out, and the report lists them.
+      name: The name of the new signature: letters, digits and underscores.
+      loss: "mse" or "crossentropy". `of` must be a single output.
+      update: The learning rate. `wrt` must have "variables".
+      rules: Gradients of ops for the new signature, as in `tf_cg_ops.override_gradients`.
+      check: Whether to `compare` the values of both models.
+
+    Returns:
+      An AddGradientsReport, which lists inputs and outputs with dtypes and shapes. Names consist of letters, digits and
+      underscores; other characters become underscores, and a name that is taken gets a number, as in `d_kernel_1`.
+
+    Raises:
+      OSError: `source` is not a complete SavedModel, `target` exists, or its parent is not a folder.
+      TypeError: An argument has the wrong type or dtype.
+      ValueError: The model lacks what you name (the message lists what it has), or a gradient; `name`, `loss` or
+        `update` does not fit; or as in `override`.
+      RuntimeError: The new model fails, or computes other values.
+
+    If there is an error, nothing is written. TensorFlow has nothing like it.
+    """
+    of, wrt = _names("of", of), _names("wrt", wrt)
+    if not (isinstance(name, str) and re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII)):
+        wrong = ValueError if isinstance(name, str) else TypeError
+        raise wrong(f"{_API}: name must be letters, digits and underscores, got {text.describe(name)}.")
+    _check_training(of, wrt, loss, update)
+    table = None if rules is None else RuleTable(_API, rules, inside=False, unmatched="error")
+    gradients = _Gradients(signature, of, wrt, loss, update, table)
+    tensors: list[dict[str, str]] = []
+    adopted: list[AdoptedGradient] = []
+
+    def change(meta_graphs: Any, path: pathlib.Path) -> bool:
+        saved = find_signature(_API, path, meta_graphs, signature)
+        (meta_graph,) = meta_graphs
+        if name in meta_graph.signature_def:
+            raise ValueError(f"{_API}: name must be new, got {name!r}, which '{path}' has. Pass another name.")
+        with _with_gradients(meta_graph, path, saved.function, adopted) as folder:
+            with raised_as_value_error(_API, path, "load"):
+                loaded = tf.saved_model.load(str(folder))
+            function = loaded.signatures[signature]
+            traced = gradients.trace(function, path)  # Here the function can be changed before it is saved.
+            captures = [_position(tensor, function.captured_inputs) for tensor in traced.captured_inputs]
+            tensors.extend(add_signature(meta_graph, saved, name, traced, captures))
+        return True
+
+    copied = write_changed_copy(_API, source, target, change, check)
+    inputs, outputs = (
+        [SignatureTensor(key, *described, names[key]) for key, described in each.items()]
+        for each, names in zip((gradients.inputs, gradients.outputs), tensors, strict=True)
+    )
+    report = AddGradientsReport(*copied, name, inputs, outputs, gradients.updated, gradients.unconnected, adopted)
+    others = report.comparisons and [each for each in report.comparisons if each.name != name]
+    return dataclasses.replace(report, comparisons=others)
+
+
+def _names(argument: str, value: Any) -> list[str]:
+    """One name or several, as a list."""
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, Sequence) or not all(isinstance(each, str) for each in names):
+        raise TypeError(f"{_API}: {argument} must be a name or a list of names, got {text.describe(value)}.")
+    if not names:
+        raise ValueError(f"{_API}: {argument} must have at least one name, got {text.describe(value)}.")
+    return list(dict.fromkeys(names))
+
+
+def _check_training(of: list[str], wrt: list[str], loss: Any, update: Any) -> None:
+    if loss is not None and loss not in _LOSSES:
+        raise ValueError(f"{_API}: loss must be 'mse', 'crossentropy' or None, got {text.describe(loss)}.")
+    if loss is not None and len(of) > 1:
+        raise ValueError(f"{_API}: of must be a single output for a loss, got {text.quoted(of)}.")
+    if update is None:
+        return
+    is_number = isinstance(update, numbers.Real) and not isinstance(update, bool)
+    if not is_number or not 0.0 < update < math.inf:
+        wrong = ValueError if is_number else TypeError
+        raise wrong(f"{_API}: update must be a learning rate such as 0.01, got {text.describe(update)}.")
+    if _VARIABLES not in wrt:
+        raise ValueError(f"{_API}: wrt must have 'variables' for an update, got {text.quoted(wrt)}.")
+
+
+@contextlib.contextmanager
+def _with_gradients(
+    meta_graph: Any, path: pathlib.Path, function: str, adopted: list[AdoptedGradient]
+) -> Iterator[pathlib.Path]:
+    """The folder of a model in which the function has gradients: for those of `tf.custom_gradient`, an adopted one."""
+    library = functions_of(meta_graph.graph_def)
+    reached = reachable([function], lambda name: called(library[name].node_def, library))
+    if not any(is_foreign(node) for name in reached for node in library[name].node_def):
+        yield path
+        return
+    proto = read_saved_model(_API, path)
+    adoption = Adoption("saved")
+    try:
+        adoption.change(proto.meta_graphs, path)
+    except ValueError as error:
+        raise ValueError(f"{_API}: write a copy with saved_model.adopt first, and pass it, because {error}") from error
+    adopted.extend(adoption.adopted)
+    # Only the new signature is traced from this model, so that the others stay as they are.
+    with tempfile.TemporaryDirectory() as folder:
+        for child in path.iterdir():
+            if child.name not in (*GRAPH_FILES, "fingerprint.pb"):
+                (pathlib.Path(folder) / child.name).symlink_to(child.resolve())
+        (pathlib.Path(folder) / GRAPH_FILES[0]).write_bytes(proto.SerializeToString())
+        yield pathlib.Path(folder)
+
+
+def _position(tensor: Any, captured: Sequence[Any]) -> int:
+    position = next((i for i, each in enumerate(captured) if each is tensor), None)
+    if position is None:
+        raise ValueError(
+            f"{_API}: rules must compute from the op and the upstream gradients alone, got one that reads "
+            f"{text.describe(tensor)} of shape {tensor.shape} from outside of the model."
+        )
+    return position
+
+
+# The dtype and the shape of a tensor, and its meaning.
+_Described: TypeAlias = tuple[str, tuple[int | None, ...] | None, str]
+
+
+@dataclass
+class _Gradients:
+    """Traces the gradients of a signature that the user wants, and describes what it has traced."""
+
+    signature: str
+    of: list[str]
+    wrt: list[str]
+    loss: str | None
+    update: float | None
+    rules: RuleTable | None
+    inputs: dict[str, _Described] = field(default_factory=dict)
+    outputs: dict[str, _Described] = field(default_factory=dict)
+    updated: list[str] = field(default_factory=list)
+    unconnected: list[str] = field(default_factory=list)
+
+    def trace(self, function: Any, path: pathlib.Path) -> Any:
+        """The function of the new signature, a ConcreteFunction."""
+        specs, results = function.structured_input_signature[1], function.structured_outputs
+        self._check_names("of", "outputs", self.of, results)
+        self._check_names("wrt", "inputs", [key for key in self.wrt if key != _VARIABLES], specs)
+        if self.loss is not None and not results[self.of[0]].dtype.is_floating:
+            raise TypeError(f"{_API}: of must be an output of real numbers for a loss, got {self.of[0]!r}.")
+        self.inputs.update((key, _described(spec, "input")) for key, spec in specs.items())
+        self.outputs.update((key, _described(spec, "output")) for key, spec in results.items())
+        upstream: dict[str, Any] = {}  # Or the target.
+        for key in self.of:
+            wanted, meaning = (f"d_{key}", f"upstream gradient of {key}") if self.loss is None else ("target", "target")
+            upstream[_add(self.inputs, wanted, results[key], meaning)] = results[key]
+        called = trace(lambda *x: function(**dict(zip(specs, x, strict=True))), list(specs.values()))
+
+        def gradients(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+            values = [*(inputs[key] for key in specs), *called.captured_inputs]
+            pairs = zip(called.graph.inputs, values, strict=True)
+            # Copied without the calls in it, so that only what these gradients need is computed, and saved.
+            copied = copy_with_rules(_API, self.rules, f"'{path}'", called.graph, pairs)
+            outputs = dict(zip(sorted(results), copied, strict=True))
+            ys = [outputs[key] for key in self.of]
+            # A dimension of unknown size could otherwise be broadcast, without an error.
+            dys = [tf.reshape(inputs[key], tf.shape(y)) for key, y in zip(upstream, ys, strict=True)]
+            if self.loss is not None:
+                ys, dys = [_LOSSES[self.loss](ys[0], dys[0])], []
+                outputs[_add(self.outputs, "loss", ys[0], "loss")] = ys[0]
+            return outputs | self._differentiate(ys, dys, inputs, function.trainable_variables)
+
+        all_specs = sorted({**specs, **upstream}.items())
+        named = {key: tf.TensorSpec(spec.shape, spec.dtype, key) for key, spec in all_specs}
+        return tf.function(gradients, autograph=False).get_concrete_function(**named)
+
+    def _check_names(self, argument: str, what: str, names: list[str], known: Mapping[str, Any]) -> None:
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            others = ", and 'variables'" if argument == "wrt" else ""
+            raise ValueError(
+                f"{_API}: {argument} must name {what} of '{self.signature}', which has {text.quoted(sorted(known))}"
+                f"{others}, got {text.quoted(unknown)}."
+            )
+        for name in names:
+            if not tf_internal.is_trainable(known[name].dtype):
+                raise TypeError(
+                    f"{_API}: {argument} must name {what} of real or complex numbers, got {name!r} of dtype "
+                    f"{known[name].dtype.name}."
+                )
+
+    def _differentiate(
+        self, ys: list[tf.Tensor], dys: list[tf.Tensor], inputs: Mapping[str, tf.Tensor], variables: Sequence[Any]
+    ) -> dict[str, tf.Tensor]:
+        """The gradients by name. Updates variables instead, if wanted."""
+        sources: list[tuple[str, Any]] = [(key, inputs[key]) for key in self.wrt if key != _VARIABLES]
+        if _VARIABLES in self.wrt:
+            sources += [(variable.name.removesuffix(":0"), variable) for variable in variables]
+        try:
+            found = tf.gradients(ys, [source for _, source in sources], dys or None, name="d") if sources else []
+        except LookupError as error:
+            raise ValueError(
+                f"{_API}: the ops between must have gradients. {reason_of(error).partition('. ')[0]}. Pass one, as in "
+                "rules={'Round': tf_cg_ops.rules.pass_through}."
+            ) from error
+        gradients, missing = {}, []
+        for (name, source), gradient in zip(sources, found, strict=True):
+            is_variable = isinstance(source, tf.Variable)
+            if gradient is None:
+                (self.unconnected if is_variable else missing).append(name)
+            elif is_variable and self.update is not None:
+                source.assign_sub(tf.cast(self.update, gradient.dtype) * gradient)
+                self.updated.append(name)
+            else:
+                dense = tf.convert_to_tensor(gradient)  # Of a tf.gather it is sparse.
+                dense.set_shape(source.shape)
+                gradients[_add(self.outputs, f"d_{name}", source, f"gradient of {name}")] = dense
+        if _VARIABLES in self.wrt and len(self.unconnected) == len(variables):
+            missing.append(_VARIABLES)
+        if missing:
+            raise ValueError(
+                f"{_API}: of must depend on wrt, got no gradient of {text.quoted(self.of)} with respect to "
+                f"{text.quoted(missing)}. Leave it out, or pass rules for ops without a gradient, such as Round."
+            )
+        return gradients
+
+
+def _add(known: dict[str, _Described], wanted: str, spec: Any, meaning: str) -> str:
+    """Adds a tensor under a name that a C program can write, and returns the name."""
+    name = unused(re.sub(r"\W", "_", wanted, flags=re.ASCII), known)
+    known[name] = _described(spec, meaning)
+    return name
+
+
+def _described(spec: Any, meaning: str) -> _Described:
+    return spec.dtype.name, None if spec.shape.rank is None else tuple(spec.shape), meaning
