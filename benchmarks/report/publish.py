@@ -1,5 +1,7 @@
 """Puts the figures of `benchmarks/results.json` into the documentation: tables between marks, and charts.
 
+A subject that another machine measured lies in a file of its own, as in `results_plans.json`.
+
 Run `python -m benchmarks.report.publish`. A test compares the pages with the results.
 """
 
@@ -23,9 +25,9 @@ PAGES: dict[pathlib.Path, dict[str, Callable[[dict[str, Any]], str]]] = {
         "size": table.size,
     },
     ROOT / "docs" / "memory.md": {
-        "plans": lambda run: table.plans(read("plans")),
         "origin": table.origin,
         "blocks": table.blocks,
+        "plans": lambda run: table.plans(read("plans")),
         "loops": table.loops,
         "times": table.times_of_loops,
     },
