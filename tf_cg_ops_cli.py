@@ -105,6 +105,54 @@ def _parser() -> argparse.ArgumentParser:
         "listed by inspect; can be repeated",
     )
 
+    gradients = _add_command(
+        commands,
+        "add-gradients",
+        "add a signature that computes gradients to a SavedModel",
+        "Writes a copy of SOURCE with one more signature: it takes the inputs and upstream gradients of a signature of "
+        "the model, and returns its outputs and gradients. With a loss, it takes a target instead; with an update, "
+        "each call is a training step. Prints the names, types and shapes of its inputs and outputs. The rest stays. "
+        "Both models run on the same inputs. If their results differ, nothing is written.",
+        f"{_PROGRAM} add-gradients model model_with_gradients --of scores --wrt image --wrt variables",
+    )
+    _add_copying(gradients)
+    gradients.add_argument(
+        "--signature",
+        metavar="NAME",
+        default="serving_default",
+        help="the signature to differentiate (default: %(default)s)",
+    )
+    gradients.add_argument(
+        "--of", metavar="OUTPUT", action="append", required=True, help="an output of the signature; can be repeated"
+    )
+    gradients.add_argument(
+        "--wrt",
+        metavar="INPUT",
+        action="append",
+        required=True,
+        help="an input of the signature, or variables for its trainable variables; can be repeated",
+    )
+    gradients.add_argument(
+        "--name", metavar="NAME", default="gradients", help="the name of the new signature (default: %(default)s)"
+    )
+    gradients.add_argument(
+        "--loss",
+        choices=("mse", "crossentropy"),
+        help="take a target, and differentiate this loss of the output: the mean squared error, or the crossentropy of "
+        "logits and probabilities, such as one-hot vectors",
+    )
+    gradients.add_argument(
+        "--update", metavar="RATE", type=float, help="change the variables by gradient descent with this learning rate"
+    )
+    gradients.add_argument(
+        "--rule",
+        metavar="TYPE=RULE",
+        action="append",
+        default=[],
+        type=_rule,
+        help="use this rule for the gradient of an op type, as in the command override; can be repeated",
+    )
+
     compare = _add_command(
         commands,
         "compare",

@@ -25,6 +25,7 @@ def run(options: argparse.Namespace) -> int:
         "strip": _strip,
         "override": _override,
         "adopt": _adopt,
+        "add-gradients": _add_gradients,
         "compare": _compare,
         "audit": _audit,
         "inspect": _inspect,
@@ -97,17 +98,29 @@ def _strip(options: argparse.Namespace) -> int:
 
 
 def _override(options: argparse.Namespace) -> int:
-    chosen = {
-        rules.elementwise if op_type == "elementwise" else op_type: (
-            getattr(rules, name)(**limit) if limit else getattr(rules, name)
-        )
-        for op_type, name, limit in options.rules
-    }
+    chosen = _rules(options.rules)
     unmatched = "ignore" if options.ignore_unmatched else "error"
     report = saved_model.override(
         options.source, options.target, chosen, inside=options.inside, unmatched=unmatched, check=options.check
     )
     return _print_output("override", str(report), f"'{report.target}' is written")
+
+
+def _rules(chosen: list[tuple[str, str, dict[str, float]]]) -> dict[Any, Any]:
+    """The rules by op type or predicate, from what `tf_cg_ops_cli` has parsed."""
+    return {
+        rules.elementwise if op_type == "elementwise" else op_type: (
+            getattr(rules, name)(**limit) if limit else getattr(rules, name)
+        )
+        for op_type, name, limit in chosen
+    }
+
+
+def _add_gradients(options: argparse.Namespace) -> int:
+    names = ("signature", "of", "wrt", "name", "loss", "update", "check")
+    chosen = {name: getattr(options, name) for name in names}
+    report = saved_model.add_gradients(options.source, options.target, **chosen, rules=_rules(options.rule) or None)
+    return _print_output("add-gradients", str(report), f"'{report.target}' is written")
 
 
 def _adopt(options: argparse.Namespace) -> int:

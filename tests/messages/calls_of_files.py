@@ -282,7 +282,66 @@ ADOPT = changes(CHANGES.adopt, lambda: saved("steep", steep)) | {
 }
 
 
+@functools.cache
+def several():
+    """A model with inputs, outputs and variables of all kinds."""
+    module = tf.Module()
+    module.w, module.frozen = tf.Variable(X, name="w"), tf.Variable(X, trainable=False)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2], name="x"), tf.TensorSpec([], tf.int32, name="n")])
+    def f(x, n):
+        outputs = {"y": x * module.w, "step": tf.round(x) * module.frozen, "total": tf.reduce_sum(x), "n": n + 1}
+        image = tf.stack([x, x, x], axis=-1)
+        return outputs | {"z": tf.complex(x, x), "red": tf.raw_ops.AdjustHue(images=image, delta=0.5)}
+
+    tf.saved_model.save(module, FOLDER / "several", signatures=f)
+    return FOLDER / "several"
+
+
+@functools.cache
+def of_tensorflow_1():
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x = tf.compat.v1.placeholder(tf.float32, [2], name="x")
+        tf.compat.v1.saved_model.simple_save(session, str(FOLDER / "tensorflow 1"), {"x": x}, {"y": 2.0 * x})
+    return FOLDER / "tensorflow 1"
+
+
+def add(source=several, of="y", wrt="x", **options):
+    return call(CHANGES.add_gradients, source, of=of, wrt=wrt, **options)
+
+
+ADD_GRADIENTS = changes(functools.partial(CHANGES.add_gradients, of="y", wrt="x"), several) | {
+    "no options": eager(lambda: CHANGES.add_gradients("source", "target")),
+    "an unknown signature": add(signature="serve"),
+    "an unknown output": add(of="scores"),
+    "an unknown input": add(wrt=["image", "x"]),
+    "no input": add(wrt=[]),
+    "a number as input": add(wrt=[1]),
+    "an integer output": add(of=["y", "n"]),
+    "an integer input": add(wrt="n"),
+    "an output that does not depend on the input": add(of="step"),
+    "an output that does not depend on variables": add(of="total", wrt=["x", "variables"]),
+    "an op without a gradient": add(of="red"),
+    "name='serving_default'": add(name="serving_default"),
+    "name='my gradients'": add(name="my gradients"),
+    "name=3": add(name=3),
+    "loss='mae'": add(loss="mae"),
+    "a loss of two outputs": add(of=["y", "total"], loss="mse"),
+    "a loss of complex numbers": add(of="z", loss="mse"),
+    "update='fast'": add(wrt="variables", update="fast"),
+    "update=0.0": add(wrt="variables", update=0.0),
+    "update=inf": add(wrt="variables", update=float("inf")),
+    "an update without variables": add(update=0.1),
+    "rules as a list": add(rules=["Mul"]),
+    "no match": add(rules={"Relu": keep}),
+    "a rule with a large Tensor": add(rules={"Mul": lambda op, dy: [dy * TENSOR[0], None]}),
+    "a model of TensorFlow 1": add(of_tensorflow_1),
+    "a file without a gradient": add(lambda: saved("no gradients", steep, gradients=False), of="output_0"),
+}
+
+
 GROUPS = {
+    "saved_model.add_gradients": ADD_GRADIENTS,
     "saved_model.compare": COMPARE,
     "saved_model.strip": STRIP,
     "saved_model.override": OVERRIDE,

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.processes import run_python
-from ..support.saved_models import contents, in_a_loop, proto_of
+from ..support.saved_models import contents, in_a_loop, ops_of, proto_of
 from ..support.sources import ROOT
 
 SPEC = tf.TensorSpec([None, 3], tf.float64, name="x")
@@ -240,3 +240,166 @@ def test_a_session_finds_the_tensors_that_the_report_names(added):
         found = session.run(fetched, {rows[name]: x for name, x in model.inputs.items()})
     for name, array in model.outputs().items():
         np.testing.assert_array_equal(found[name], array)
+
+
+def call(path, name, inputs):
+    """The outputs of a signature, as arrays."""
+    model = tf.saved_model.load(path)
+    outputs = model.signatures[name](**{key: tf.constant(x) for key, x in inputs.items()})
+    return {key: tensor.numpy() for key, tensor in outputs.items()}
+
+
+def test_the_report_is_a_table(added):
+    report = added("shared").report
+    assert str(report).splitlines()[:-1] == [
+        "signature  gradients",
+        "input      x      float64 [?, 3]  gradients_x:0    input",
+        "input      z      float64 [...]   gradients_z:0    input",
+        "input      d_y    float64 [...]   gradients_d_y:0  upstream gradient of y",
+        "output     other  float64 [?, 3]  gradients:3      output",
+        "output     y      float64 [...]   gradients:4      output",
+        "output     d_x    float64 [?, 3]  gradients:1      gradient of x",
+        "output     d_z    float64 [...]   gradients:2      gradient of z",
+        "output     d_a_w  float64 [3]     gradients:0      gradient of a/w",
+        "compared   values of serving_default: equal, bit for bit",
+        "attention  Variable has no gradient",
+    ]
+    assert report.unconnected == ["Variable"]
+    adopted = added("tf_custom_gradient_in_a_loop").report.adopted
+    assert [each.gradients for each in adopted] == ["saved"]
+    assert added("custom_gradient").report.adopted == []
+
+
+@pytest.mark.parametrize("name", ["custom_gradient_in_a_loop", "tf_custom_gradient_in_a_loop", "implicit_root", "scan"])
+def test_a_stripped_copy_computes_the_same(name, added, tmp_path):
+    model = added(name)
+    cg.saved_model.strip(model.target, tmp_path / "stripped", check=False)
+    assert not [op for op in ops_of(tmp_path / "stripped") if op.startswith("CustomGradient")]
+    expected = call(model.target, "gradients", model.inputs)
+    for key, array in call(tmp_path / "stripped", "gradients", model.inputs).items():
+        np.testing.assert_array_equal(array, expected[key])
+
+
+def test_a_compiled_function_stays_compiled(added):
+    def is_compiled(node):
+        return node.op.endswith("PartitionedCall") and node.attr["_XlaMustCompile"].b
+
+    (meta_graph,) = proto_of(added("compiled").target).meta_graphs
+    functions = {each.signature.name: each.node_def for each in meta_graph.graph_def.library.function}
+    assert any(map(is_compiled, functions["__inference_gradients_0"]))
+
+
+@pytest.mark.parametrize("name", ["custom_gradient", "shared"])
+@pytest.mark.parametrize("shape", [[1, 3], [4, 4, 3], [3, 4]], ids=str)
+def test_an_upstream_gradient_of_another_shape_is_an_error(name, shape, added):
+    model = added(name)
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"add_gradients: d_y must have the shape of y|Incompatible"
+    ):
+        call(model.target, "gradients", model.inputs | {"d_y": np.ones(shape)})
+
+
+def test_gradients_of_gradients_and_names_that_are_taken(added, tmp_path):
+    model = added("loop")
+    options = {"signature": "gradients", "of": "d_x", "name": "second"}
+    report = cg.saved_model.add_gradients(model.target, tmp_path / "second", wrt=["x", "d_y", "variables"], **options)
+    assert [each.name for each in report.inputs] == ["d_y", "x", "d_d_x"]
+    assert [each.name for each in report.outputs] == ["d_w", "d_x", "y", "d_x_1", "d_d_y", "d_w_1"]
+    assert {each.verdict for each in report.comparisons} == {"equal, bit for bit"}
+    x, dy, ddx = (tf.constant(array) for array in (X, model.inputs["d_y"], X[::-1]))
+    sources = [x, dy, *model.case.variables]
+    with tf.GradientTape() as outer:
+        outer.watch([x, dy])
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = model.case.function(x)["y"]
+        dx = tape.gradient(y, x, output_gradients=dy)
+    found = call(tmp_path / "second", "second", model.inputs | {"d_d_x": ddx.numpy()})
+    for key, expected in zip(["d_x_1", "d_d_y", "d_w_1"], outer.gradient(dx, sources, ddx), strict=True):
+        np.testing.assert_allclose(found[key], expected, rtol=1e-12, atol=1e-12)
+
+
+LOSSES = {
+    "mse": (keras.losses.MeanSquaredError(), RNG.normal(size=[4, 5])),
+    "crossentropy": (keras.losses.CategoricalCrossentropy(from_logits=True), RNG.dirichlet(np.ones(5), size=4)),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_loss_is_that_of_keras(loss, added, tmp_path):
+    model, (keras_loss, target) = added("cnn"), LOSSES[loss]
+    options = {"of": "output_0", "wrt": model.case.wrt, "loss": loss}
+    report = cg.saved_model.add_gradients(model.source, tmp_path / "loss", **options)
+    assert [(each.name, each.shape) for each in report.inputs] == [("x", (None, 8, 8, 1)), ("target", (None, 5))]
+    x, target = tf.constant(model.inputs["x"]), target.astype(np.float32)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        value = keras_loss(target, model.case.function(x)["output_0"])
+    found = call(tmp_path / "loss", "gradients", {"x": x.numpy(), "target": target})
+    np.testing.assert_allclose(found["loss"], value, rtol=1e-6)
+    names = [each.name for each in report.outputs if each.meaning.startswith("gradient")]
+    for name, dx in zip(names, tape.gradient(value, [x, *model.case.variables]), strict=True):
+        np.testing.assert_allclose(found[name], dx, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("loss", [None, "mse"])
+def test_an_update_is_a_step_of_gradient_descent(loss, added, tmp_path):
+    model, rate, target = added("shared"), 0.25, X[::-1].copy()
+    options = {"of": "y", "wrt": ["variables", "x"], "loss": loss, "update": rate, "name": "train"}
+    report = cg.saved_model.add_gradients(model.source, tmp_path / "train", **options)
+    assert (report.updated, report.unconnected) == (["a/w"], ["Variable"])
+    assert [each.name for each in report.outputs] == ["other", "y", *(["loss"] if loss else []), "d_x"]
+    loaded = tf.saved_model.load(tmp_path / "train")
+    inputs = {key: tf.constant(x) for key, x in model.case.inputs.items()}
+    (w,) = model.case.variables
+    before = w.numpy()
+    try:
+        for _ in range(3):
+            with tf.GradientTape() as tape:
+                tape.watch(inputs["x"])
+                y = model.case.function(**inputs)["y"]
+                value = tf.reduce_mean((y - target) ** 2) if loss else tf.reduce_sum(y * target)
+            dx, dw = tape.gradient(value, [inputs["x"], w])
+            found = loaded.signatures["train"](**inputs, **{"target" if loss else "d_y": tf.constant(target)})
+            np.testing.assert_allclose(found["y"], y, rtol=1e-12)
+            np.testing.assert_allclose(found["d_x"], dx, rtol=1e-12, atol=1e-15)
+            if loss:
+                np.testing.assert_allclose(found["loss"], value, rtol=1e-12)
+            w.assign_sub(rate * dw)
+            np.testing.assert_allclose(loaded.w, w, rtol=1e-12)
+            np.testing.assert_allclose(
+                loaded.signatures["serving_default"](**inputs)["y"], model.case.function(**inputs)["y"]
+            )
+        np.testing.assert_array_equal(loaded.frozen, model.case.module.frozen)
+    finally:
+        w.assign(before)
+
+
+def test_rules_change_the_new_signature_alone(added, tmp_path):
+    model, dy = added("cnn"), added("cnn").inputs["d_output_0"]
+    x = tf.constant(model.inputs["x"])
+    options = {"of": "output_0", "wrt": "x", "rules": {"Relu": cg.rules.guided}, "name": "guided"}
+    cg.saved_model.add_gradients(model.target, tmp_path / "guided", **options)
+    guided = cg.override_gradients(model.case.module, {"Relu": cg.rules.guided})
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = guided(x)
+    expected = tape.gradient(y, x, output_gradients=tf.constant(dy))
+    dx, plain = (call(tmp_path / "guided", name, model.inputs)["d_x"] for name in ("guided", "gradients"))
+    np.testing.assert_allclose(dx, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(plain, model.outputs()["d_x"])
+    assert np.abs(dx - plain).max() > 0.01
+
+
+def test_a_model_of_tensorflow_1_that_was_saved_again(tmp_path):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x = tf.compat.v1.placeholder(tf.float64, [None, 3], name="x")
+        w = tf.compat.v1.get_variable("w", initializer=tf.constant(X[0]), use_resource=True)
+        session.run(w.initializer)
+        tf.compat.v1.saved_model.simple_save(session, str(tmp_path / "old"), {"x": x}, {"y": tf.sin(x * w)})
+    loaded = tf.saved_model.load(tmp_path / "old")
+    tf.saved_model.save(loaded, tmp_path / "again", signatures=loaded.signatures)
+    cg.saved_model.add_gradients(tmp_path / "again", tmp_path / "new", of="y", wrt=["x", "variables"])
+    found = call(tmp_path / "new", "gradients", {"x": X, "d_y": X[::-1].copy()})
+    np.testing.assert_allclose(found["d_x"], X[::-1] * np.cos(X * X[0]) * X[0], rtol=1e-12)
+    np.testing.assert_allclose(found["d_w"], np.sum(X[::-1] * np.cos(X * X[0]) * X, axis=0), rtol=1e-12)

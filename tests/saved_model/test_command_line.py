@@ -115,12 +115,15 @@ RULE = (
 PLACE = "must be a place and saved, autodiff, pass_through or zero, such as IdentityN=autodiff, got 'IdentityN'"
 WRONG = {
     "": "the following arguments are required: COMMAND",
-    "srtip": "argument COMMAND: invalid choice: 'srtip' (choose from strip, override, adopt, compare, audit, inspect, demo)",
+    "srtip": "argument COMMAND: invalid choice: 'srtip' (choose from strip, override, adopt, add-gradients, compare, audit, inspect, demo)",
     "strip a": "the following arguments are required: TARGET",
     "strip a b --nocheck": "unrecognized arguments: --nocheck",
     "inspect": "the following arguments are required: PATH",
     "override a b": "the following arguments are required: TYPE=RULE",
     "adopt a b --place IdentityN": f"argument --place: {PLACE}",
+    "add-gradients a b": "the following arguments are required: --of, --wrt",
+    "add-gradients a b --of y --wrt x --loss mae": "argument --loss: invalid choice: 'mae' (choose from mse, crossentropy)",
+    "add-gradients a b --of y --wrt x --update fast": "argument --update: invalid float value: 'fast'",
 } | {
     f"override a b {rule}": f"argument TYPE=RULE: {RULE.format(rule)}"
     for rule in ("Relu", "=guided", "Relu=gided", "Relu=guided:value=1", "Relu=clip", "Relu=clip:value=x")
@@ -141,7 +144,9 @@ def test_wrong_use_is_one_line_and_2(arguments, capsys):
     assert (caught.value.code, captured.out) == (2, "")
 
 
-@pytest.mark.parametrize("command", ["", "strip", "override", "adopt", "compare", "audit", "inspect", "demo"])
+@pytest.mark.parametrize(
+    "command", ["", "strip", "override", "adopt", "add-gradients", "compare", "audit", "inspect", "demo"]
+)
 def test_help_has_an_example_and_the_exit_statuses(command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit, match="0"):
@@ -213,6 +218,32 @@ def test_a_command_that_writes_a_copy(case, tmp_path, capsys):
     assert re.search(rf"^written +{target}$", out, re.M)
     found = gradient(tf.saved_model.load(target).f, [0.0, 2.0], [1.0, -10.0])
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+GRADIENTS = ["--of", "y", "--wrt", "x", "--name", "train", "--no-check"]
+
+
+@pytest.mark.parametrize(
+    ("options", "inputs", "dx", "w"),
+    [
+        ([], {"d_y": [1.0, -10.0]}, [3.0, -10.0], [3.0, 1.0]),
+        (["--rule", "Mul=zero"], {"d_y": [1.0, -10.0]}, [0.0, 0.0], [3.0, 1.0]),
+        (["--loss", "mse", "--update", "0.5", "--wrt", "variables"], {"target": [5.0, 0.0]}, [3.0, 4.0], [2.0, -7.0]),
+    ],
+    ids=["upstream", "rule", "training"],
+)
+def test_add_gradients_prints_a_table(options, inputs, dx, w, tmp_path, capsys):
+    module, x = tf.Module(), tf.constant([2.0, 4.0])
+    module.w = tf.Variable([3.0, 1.0], name="w")
+    module.f = tf.function(lambda x: {"y": module.w * x}, input_signature=[tf.TensorSpec([2], name="x")])
+    tf.saved_model.save(module, tmp_path / "source", signatures=module.f)
+    status, out, err = main(capsys, "add-gradients", tmp_path / "source", tmp_path / "target", *GRADIENTS, *options)
+    assert status == 0, err
+    assert re.search(r"^output +d_x +float32 \[2\] +train:0 +gradient of x$", out, re.M)
+    loaded = tf.saved_model.load(tmp_path / "target")
+    found = loaded.signatures["train"](x=x, **{name: tf.constant(array) for name, array in inputs.items()})
+    np.testing.assert_allclose(found["d_x"], dx)
+    np.testing.assert_allclose(loaded.w, w)
 
 
 def test_compare_with_inputs_from_a_file(model, tmp_path, capsys):

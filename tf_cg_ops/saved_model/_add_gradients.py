@@ -295,7 +295,9 @@ class _Gradients:
 
     def trace(self, function: Any, path: pathlib.Path) -> Any:
         """The function of the new signature, a ConcreteFunction."""
-        specs, results = function.structured_input_signature[1], function.structured_outputs
+        specs, results = (
+            dict(sorted(each.items())) for each in (function.structured_input_signature[1], function.structured_outputs)
+        )
         self._check_names("of", "outputs", self.of, results)
         self._check_names("wrt", "inputs", [key for key in self.wrt if key != _VARIABLES], specs)
         if self.loss is not None and not results[self.of[0]].dtype.is_floating:
@@ -306,17 +308,16 @@ class _Gradients:
         for key in self.of:
             wanted, meaning = (f"d_{key}", f"upstream gradient of {key}") if self.loss is None else ("target", "target")
             upstream[_add(self.inputs, wanted, results[key], meaning)] = results[key]
-        called = trace(lambda *x: function(**dict(zip(specs, x, strict=True))), list(specs.values()))
+        call = trace(lambda *x: function(**dict(zip(specs, x, strict=True))), list(specs.values()))
 
         def gradients(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-            values = [*(inputs[key] for key in specs), *called.captured_inputs]
-            pairs = zip(called.graph.inputs, values, strict=True)
+            values = [*(inputs[key] for key in specs), *call.captured_inputs]
+            pairs = zip(call.graph.inputs, values, strict=True)
             # Copied without the calls in it, so that only what these gradients need is computed, and saved.
-            copied = copy_with_rules(_API, self.rules, f"'{path}'", called.graph, pairs)
-            outputs = dict(zip(sorted(results), copied, strict=True))
+            copied = copy_with_rules(_API, self.rules, f"'{path}'", call.graph, pairs)
+            outputs = dict(zip(results, copied, strict=True))
             ys = [outputs[key] for key in self.of]
-            # A dimension of unknown size could otherwise be broadcast, without an error.
-            dys = [tf.reshape(inputs[key], tf.shape(y)) for key, y in zip(upstream, ys, strict=True)]
+            dys = [_of_the_shape(key, inputs[key], of, outputs[of]) for key, of in zip(upstream, self.of, strict=True)]
             if self.loss is not None:
                 ys, dys = [_LOSSES[self.loss](ys[0], dys[0])], []
                 outputs[_add(self.outputs, "loss", ys[0], "loss")] = ys[0]
@@ -352,10 +353,11 @@ class _Gradients:
             found = tf.gradients(ys, [source for _, source in sources], dys or None, name="d") if sources else []
         except LookupError as error:
             raise ValueError(
-                f"{_API}: the ops between must have gradients. {reason_of(error).partition('. ')[0]}. Pass one, as in "
-                "rules={'Round': tf_cg_ops.rules.pass_through}."
+                f"{_API}: all ops from wrt to of must have a gradient. {reason_of(error).partition('. ')[0]}. Pass a "
+                "rule for this type of op, as in rules={'Round': tf_cg_ops.rules.pass_through}."
             ) from error
-        gradients, missing = {}, []
+        gradients: dict[str, tf.Tensor] = {}
+        missing: list[str] = []
         for (name, source), gradient in zip(sources, found, strict=True):
             is_variable = isinstance(source, tf.Variable)
             if gradient is None:
@@ -375,6 +377,16 @@ class _Gradients:
                 f"{text.quoted(missing)}. Leave it out, or pass rules for ops without a gradient, such as Round."
             )
         return gradients
+
+
+def _of_the_shape(key: str, tensor: tf.Tensor, of: str, y: tf.Tensor) -> tf.Tensor:
+    """The tensor, if it has the shape of an output. Without the check, a dimension of unknown size can be broadcast."""
+    if y.shape.is_fully_defined():
+        return tensor
+    shape, is_same = tf.shape(y), tf.reduce_all(tf.equal(tf.shape(tensor), tf.shape(y)))
+    checked = tf.raw_ops.Assert(condition=is_same, data=[f"{_API}: {key} must have the shape of {of}."])
+    with tf.control_dependencies([checked]):  # XLA and LiteRT leave it out, but keep the other op.
+        return tf.reshape(tensor, shape)
 
 
 def _add(known: dict[str, _Described], wanted: str, spec: Any, meaning: str) -> str:
