@@ -14,7 +14,15 @@ from ..support.sources import ROOT, source_files
 
 EXAMPLES = ROOT / "examples"
 # Those that train longest, up to minutes, run with the slow tests.
-SLOW = ("long_sequence", "neural_ode", "saliency_maps", "equilibrium_layer", "nan_in_training", "fit_in_memory")
+SLOW = (
+    "long_sequence",
+    "neural_ode",
+    "saliency_maps",
+    "equilibrium_layer",
+    "nan_in_training",
+    "fit_in_memory",
+    "quantized_net",
+)
 NAMES = [
     pytest.param(path.stem, marks=pytest.mark.slow if path.stem in SLOW else ())
     for path in source_files("examples/*.py")
@@ -65,7 +73,7 @@ def test_every_finding_of_an_example_holds_and_is_drawn(name, tmp_path):
     # AutoGraph imports the code that it generates, and Python leaves its bytecode.
     assert [name for name in left if not name.startswith("__autograph_generated_file")] == []
     pictures = list(output.glob("*.png"))
-    assert [path.stem for path in pictures] == ([] if name == "strip_for_tflite" else [name])
+    assert [path.stem for path in pictures] == ([] if name in ("strip_for_tflite", "quantized_net") else [name])
     for picture in pictures:
         assert_is_drawn(picture)
 

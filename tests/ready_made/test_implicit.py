@@ -487,7 +487,7 @@ def test_a_residual_of_numpy(mode):
     """In a graph the value and the derivatives share one call of NumPy; in eager mode they need two."""
     calls = []
 
-    @functools.partial(cg.numpy_function, output=tf.TensorSpec([3], tf.float64))
+    @functools.partial(cg.numpy_function, output_signature=tf.TensorSpec([3], tf.float64))
     def residual(y, x):
         calls.append(1)
         return A @ y + y**3 - x, [A + np.diag(3 * y**2), -np.eye(3)]

@@ -200,6 +200,19 @@ def test_the_functions_of_the_examples(name):
     check_gradient(found_in(example)[function], [XS], modes=["eager", "function"], **options)
 
 
+def test_the_quantizer_of_the_example():
+    quantized = found_in("quantized_net")["quantized"]
+    in_float32 = lambda x, step: quantized(tf.cast(x, tf.float32), tf.cast(step, tf.float32), -7.0, 7.0)  # noqa: E731
+
+    def intended(dy, x, step):
+        levels = x / step
+        is_inside = np.abs(levels) <= 7.0
+        return dy * is_inside, np.sum(dy * np.where(is_inside, np.round(levels) - levels, 7.0 * np.sign(levels)))
+
+    options = {"intended_gradient": intended, "modes": ["eager", "function"], "rtol": 1e-5}
+    check_gradient(lambda x, step: tf.cast(in_float32(x, step), tf.float64), [XS, 0.27], **options)
+
+
 def test_the_binary_layer_of_the_example():
     layer = found_in("binary_net")["BinaryDense"](3)
     layer.build([2, 3])
