@@ -28,7 +28,6 @@ import tensorflow as tf
 from matplotlib.figure import Figure
 
 import tf_cg_ops as cg
-from tf_cg_ops.layers import StraightThrough
 
 matplotlib.use("Agg")
 
@@ -60,7 +59,9 @@ class BinaryDense(keras.layers.Layer):
 
 def build(straight_through: bool) -> keras.Model:
     """Three layers of binary weights, with binary activations between them."""
-    activation = StraightThrough("sign", "hard_tanh") if straight_through else keras.layers.Activation(tf.sign)
+    activation = (
+        cg.layers.StraightThrough("sign", "hard_tanh") if straight_through else keras.layers.Activation(tf.sign)
+    )
     images = keras.Input([64])
     x = BinaryDense(UNITS, straight_through, name="first")(images)
     x = BinaryDense(UNITS, straight_through)(activation(x))

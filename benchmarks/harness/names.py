@@ -31,6 +31,15 @@ LOG = "cg.while_loop, log"
 NO_RECOMPUTATION = "plain"
 RECOMPUTED = "cg.recompute_grad"
 
+# What is measured of a model within a memory, and of a plan.
+REMAT_SCOPE = "keras.RematScope"
+PEAK = "peak memory"
+PREDICTED = "predicted peak"
+STEP = "processor time"
+COMPILATION = "compilation"
+TRACE = "tf.function, trace"
+PLAN = "cg.recompute_grad, trace and plan"
+
 # Functions that each call in eager mode traces.
 TF_RECOMPUTED = "tf.recompute_grad"
 SCAN = "cg.scan"

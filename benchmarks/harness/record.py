@@ -16,7 +16,7 @@ RESULTS = ROOT / "benchmarks" / "results.json"
 _DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tensorflow-probability", "keras", "numpy")
 _VARIABLES = ("TF_ENABLE", "TF_NUM", "TF_XLA", "XLA_FLAGS", "OMP_", "MALLOC_", "TF_CG_OPS")
 # Files that a run writes do not count as uncommitted changes.
-_WRITTEN = (":!benchmarks/results.json", ":!docs/performance.md", ":!docs/memory.md", ":!docs/figures")
+_WRITTEN = (":!benchmarks/results*.json", ":!docs/performance.md", ":!docs/memory.md", ":!docs/figures")
 
 
 def processor() -> str:
@@ -89,6 +89,7 @@ def _line(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def read() -> dict[str, Any]:
-    """The run that the documentation shows."""
-    return json.loads(RESULTS.read_text())
+def read(subject: str | None = None) -> dict[str, Any]:
+    """The run that the documentation shows; of a subject in a file of its own, which another machine measured, that."""
+    own = RESULTS.with_name(f"results_{subject}.json")
+    return json.loads((own if own.exists() else RESULTS).read_text())

@@ -1,5 +1,7 @@
 """Puts the figures of `benchmarks/results.json` into the documentation: tables between marks, and charts.
 
+A subject that another machine measured lies in a file of its own, as in `results_plans.json`.
+
 Run `python -m benchmarks.report.publish`. A test compares the pages with the results.
 """
 
@@ -25,6 +27,7 @@ PAGES: dict[pathlib.Path, dict[str, Callable[[dict[str, Any]], str]]] = {
     ROOT / "docs" / "memory.md": {
         "origin": table.origin,
         "blocks": table.blocks,
+        "plans": lambda run: table.plans(read("plans")),
         "loops": table.loops,
         "times": table.times_of_loops,
     },

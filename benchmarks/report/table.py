@@ -191,6 +191,38 @@ def blocks(run: dict[str, Any]) -> str:
     return rows(("", "MiB", "time"), *body)
 
 
+def plans(run: dict[str, Any]) -> str:
+    """The peaks and times of whole models within a memory, after the machine that measured them."""
+    found = {case["case"]: case for case in run["cases"] if case["subject"] == "plans"}
+    plain = names.NO_RECOMPUTATION
+
+    def ratio(case: dict[str, Any], name: str) -> str:
+        summary = case["ratios"].get(name, {}).get(plain)
+        return f"{summary['median']:.2f}" if summary else ""
+
+    body, sentences = [], []
+    for title, case in found.items():
+        kind, _, model = title.partition(", ")
+        medians = {name: summary["median"] for name, summary in case["implementations"].items()}
+        if kind == names.PEAK:
+            predicted = found.get(f"{names.PREDICTED}, {model}", {}).get("implementations", {})
+            for name, peak in medians.items():
+                cells = f"{predicted[name]['median']:,.0f}" if name in predicted else "", f"{peak:,.0f}"
+                share, time = ratio(case, name), ratio(found[f"{names.STEP}, {model}"], name)
+                body.append((model, f"`{name}`", *cells, share, time))
+            body += [(model, f"`{name}`", reason, "", "", "") for name, reason in case["absent"].items()]
+        elif kind == names.COMPILATION:
+            times = ", ".join(f"{ratio(case, name)} (`{name}`)" for name in case["ratios"])
+            sentences.append(f"The first call of the {model} takes, in multiples of the plain step's: {times}.")
+        elif kind == "planning":
+            trace, plan = quantity(medians[names.TRACE], "s"), quantity(medians[names.PLAN], "s")
+            sentences.append(
+                f"To trace a function of {model.partition(', ')[2]} takes {trace}, to trace and plan it {plan}."
+            )
+    header = ("model", "", "predicted, MiB", "measured, MiB", "share", "time")
+    return "\n".join([origin(run), "", rows(header, *body), *sentences])
+
+
 def document(run: dict[str, Any]) -> str:
     """All cases: the medians, and the ratios with their spread."""
     parts = [f"{origin(run)}\n\nRatios are medians over pairs of samples from the same round.\n"]

@@ -1,7 +1,12 @@
-"""Whole models within a memory: the peak and the processor time of a training step, plain and planned."""
+"""Whole models within a memory: the peak and the processor time of a training step, plain and planned.
+
+Beside the measured peaks stand the ones that the plans predict, beside the steps the times to compile and to plan.
+"""
 
 import functools
+import itertools
 import math
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,10 +16,10 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..harness import peaks
-from ..harness.measurement import Case, Settings
+from ..harness import names, peaks
+from ..harness.measurement import Case, Samplers, Settings
 from ..harness.names import NO_RECOMPUTATION, RECOMPUTED, TF_RECOMPUTED
-from ..harness.samplers import Sampler
+from ..harness.samplers import Number, Sampler, Timed
 from ..models import networks
 
 _MIB = 2**20
@@ -22,13 +27,20 @@ _MIB = 2**20
 # A model, its input, and its weights.
 Model = tuple[Callable[[tf.Tensor], tf.Tensor], tf.Tensor, Sequence[Any]]
 
-# Without a plan, cut where that is easiest. `keras.RematScope` alone raises an error in a tf.function.
+# Without a plan, cut where that is easiest: between blocks, or groups of small ones.
 _PIECE = 7
-_BY_HAND = f"{TF_RECOMPUTED}, pieces of {_PIECE} by hand"
+_BY_HAND = f"{TF_RECOMPUTED}, by hand"
+_APPLICATIONS = ("DenseNet121", "ResNet50")
+# After these layers of Keras's applications, one value goes on.
+_ENDS = re.compile(r".*_(out|concat|pool)")
 
 
 def _normal(rng: np.random.Generator, *shape: int) -> tf.Tensor:
     return tf.constant(rng.normal(size=shape) / math.sqrt(shape[0]), tf.float32)
+
+
+def _wrapped(label: str, block: Callable[..., Any]) -> Callable[..., Any]:
+    return tf.recompute_grad(block) if label == _BY_HAND else block
 
 
 def _dense(label: str, blocks: int, rows: int, width: int) -> Model:
@@ -40,12 +52,11 @@ def _dense(label: str, blocks: int, rows: int, width: int) -> Model:
             x = x + tf.tanh(x @ w)
         return x
 
-    def by_hand(x: tf.Tensor) -> tf.Tensor:
+    def model(x: tf.Tensor) -> tf.Tensor:
         for start in range(0, blocks, _PIECE):
-            x = tf.recompute_grad(functools.partial(piece, weights[start : start + _PIECE]))(x)
+            x = _wrapped(label, functools.partial(piece, weights[start : start + _PIECE]))(x)
         return x
 
-    model = by_hand if label == _BY_HAND else functools.partial(piece, weights)
     return model, _normal(rng, rows, width), weights
 
 
@@ -53,9 +64,12 @@ def _transformer(label: str, blocks: int, rows: int, width: int) -> Model:
     rng, length = np.random.default_rng(1), min(rows, 256)
     weights = [[tf.Variable(_normal(rng, *s)) for s in networks.block_shapes(width)] for _ in range(blocks)]
 
+    def block(of_block: Sequence[tf.Variable], x: tf.Tensor) -> tf.Tensor:
+        return networks.block(4, length, of_block, x, functools.partial(tf.nn.gelu, approximate=True))
+
     def model(x: tf.Tensor) -> tf.Tensor:
         for of_block in weights:
-            x = networks.block(4, length, of_block, x, functools.partial(tf.nn.gelu, approximate=True))
+            x = _wrapped(label, functools.partial(block, of_block))(x)
         return x
 
     return model, _normal(rng, rows, width), tf.nest.flatten(weights)
@@ -66,16 +80,24 @@ def _application(application: str, label: str, batch: int, size: int) -> Model:
 
     keras.utils.set_random_seed(1)
     model = getattr(keras.applications, application)(weights=None, input_shape=(size, size, 3), classes=10)
+    ends = [layer.output for layer in model.layers if _ENDS.fullmatch(layer.name)]
+    cuts = [model.input, *ends, model.output] if label == _BY_HAND else [model.input, model.output]
+    parts = [keras.Model(start, end) for start, end in itertools.pairwise(cuts)]
+
+    def network(x: tf.Tensor) -> tf.Tensor:
+        for part in parts:
+            x = _wrapped(label, functools.partial(part, training=True))(x)
+        return x
+
     images = tf.random.stateless_normal([batch, size, size, 3], [1, 1])
-    return functools.partial(model, training=True), images, [weight.value for weight in model.trainable_weights]
+    return network, images, [weight.value for weight in model.trainable_weights]
 
 
 _MODELS: dict[str, Callable[..., Model]] = {
     "dense": _dense,
     "dense, XLA": _dense,
     "transformer": _transformer,
-    "DenseNet121": functools.partial(_application, "DenseNet121"),
-    "ResNet50": functools.partial(_application, "ResNet50"),
+    **{name: functools.partial(_application, name) for name in _APPLICATIONS},
 }
 
 
@@ -101,6 +123,14 @@ class _ProcessorTime:
         return time.process_time() - start
 
 
+class _FirstCall(_ProcessorTime):
+    """The same for the first call after tracing, which compiles."""
+
+    def prepare(self, seconds: float) -> None:
+        """Traces."""
+        self._function = self._function.get_concrete_function()  # type: ignore[attr-defined]
+
+
 def in_worker(kind: str, name: str, label: str, sizes: Sequence[int]) -> dict[str, Sampler]:
     """The sampler of a step, in the process that measures.
 
@@ -115,28 +145,61 @@ def in_worker(kind: str, name: str, label: str, sizes: Sequence[int]) -> dict[st
             loss = tf.reduce_sum(tf.square(function(x)))
         return tape.gradient(loss, weights)
 
-    return {name: peaks.Peak(step, _MIB) if kind == "peak memory" else _ProcessorTime(step)}
+    def predicted() -> float:
+        plan = cg.recompute_grad(model, memory=_BUDGETS.get(label, "auto")).plan(x)
+        return (plan.peak_bytes if label in _BUDGETS else plan.plain_bytes) / _MIB
+
+    makes: dict[str, Callable[[], Sampler]] = {
+        names.PEAK: lambda: peaks.Peak(step, _MIB),
+        names.PREDICTED: lambda: Number(predicted),
+        names.STEP: lambda: _ProcessorTime(step),
+        names.COMPILATION: lambda: _FirstCall(step),
+    }
+    return {name: makes[kind]()}
+
+
+def _planning(blocks: int) -> Samplers:
+    """The seconds to trace a function of five ops a block, and to trace and plan it."""
+    model, x, _ = _dense(NO_RECOMPUTATION, blocks, 8, 8)
+    planned = cg.recompute_grad(model, memory="auto")
+    return {
+        names.TRACE: Timed(lambda: tf.function(model, autograph=False).get_concrete_function(x)),
+        names.PLAN: Timed(lambda: planned.plan(x)),
+    }
 
 
 def cases(settings: Settings) -> list[Case]:
-    """The peak and the processor time of each model."""
+    """The peaks and the times of each model, then the time to plan."""
     of_dense = settings.pick([48, 32768, 64], [8, 64, 8])
     sizes = {
         "dense": of_dense,
         "transformer": settings.pick([12, 2048, 256], [4, 64, 8]),
     }
     if settings.pick(True, False):
-        sizes |= {"dense, XLA": of_dense, "DenseNet121": [32, 64], "ResNet50": [32, 64]}
+        sizes |= {"dense, XLA": of_dense, **{name: [32, 64] for name in _APPLICATIONS}}
 
     found = []
     for name in sizes:
         ours = [label for label, memory in _BUDGETS.items() if memory in ("auto", _SHARES.get(name, 0.5))]
-        for kind, unit, rounds in (("peak memory", "MiB", 1), ("processor time", "s", 3)):
-            samplers = {
+        measured = [NO_RECOMPUTATION, *ours, _BY_HAND]
+        kinds = [
+            (names.PEAK, "MiB", 1, measured),
+            (names.PREDICTED, "MiB", 1, [NO_RECOMPUTATION, *ours]),
+            (names.STEP, "s", 3, measured),
+        ]
+        if name.endswith("XLA"):
+            kinds.append((names.COMPILATION, "s", 3, measured))
+        for kind, unit, rounds, labels in kinds:
+            samplers: dict[str, Sampler | str] = {
                 label: peaks.InFreshProcess(
                     f"{__name__}:in_worker", {"kind": kind, "name": name, "label": label, "sizes": sizes[name]}
                 )
-                for label in [NO_RECOMPUTATION, *ours, *([_BY_HAND] if name.startswith("dense") else [])]
+                for label in labels
             }
-            found.append(Case("plans", f"{kind}, {name}", functools.partial(dict, samplers), ours, unit, rounds=rounds))
-    return found
+            if kind == names.PEAK and name in _APPLICATIONS:
+                samplers[names.REMAT_SCOPE] = "fails in a tf.function"
+            build = functools.partial(dict, samplers)
+            found.append(Case("plans", f"{kind}, {name}", build, labels[1:], unit, rounds=rounds))
+    blocks = settings.pick(1000, 10)
+    build = functools.partial(_planning, blocks)
+    return [*found, Case("plans", f"planning, {5 * blocks:,} ops", build, (names.PLAN,), rounds=3)]

@@ -3,6 +3,7 @@
 Logical devices are made before TensorFlow starts, so this needs a process of its own.
 """
 
+import functools
 import json
 import socket
 import sys
@@ -77,6 +78,12 @@ def cases(a, b):
 
         return gradients
 
+    def in_five_steps(x):
+        x = x * a
+        for _ in range(5):
+            x = tf.sin(x)
+        return x * b
+
     def second_order(x):
         return first_order(lambda x: sum(first_order(product)(x)[:2]))(x)
 
@@ -89,6 +96,7 @@ def cases(a, b):
         ),
         "second_order": second_order,
         "recompute_grad": first_order(cg.recompute_grad(lambda x: tf.sin(x * a) * b)),
+        "memory": first_order(cg.recompute_grad(in_five_steps, memory="auto")),
         "embed_gradient": first_order(lambda x: cg.embed_gradient(tf.round(a), x, a)),
         "scan": first_order(lambda x: cg.scan(lambda carry, _: (carry * a, None), x, length=2)[0]),
     }
@@ -179,6 +187,26 @@ def merging(strategy, call, mode):
                 results.append([np.asarray(t).tolist() for each in found_here for t in each])
         texts = {str(warning.message) for warning in caught if "recomputed" in str(warning.message)}
         found[name] = [*results, sorted(texts)]
+    return found
+
+
+def training(strategy, call, mode):
+    """The weights of a model after a few steps, plain and within a memory."""
+    found = []
+    for wrap in (lambda layer: layer, functools.partial(cg.layers.Recompute, memory="auto")):
+        keras.utils.set_random_seed(1)
+        layers = keras.layers
+        with strategy.scope():
+            blocks = [
+                layer
+                for seed in range(3)
+                for layer in (layers.Dense(8, "tanh"), layers.BatchNormalization(), layers.Dropout(0.3, seed=seed))
+            ]
+            model = keras.Sequential([keras.Input([4]), wrap(keras.Sequential(blocks)), layers.Dense(1)])
+            model.compile("sgd", "mse")
+        x = np.random.default_rng(1).normal(size=[24, 4]).astype(np.float32)
+        model.fit(x, x[:, :1], batch_size=8, epochs=2, shuffle=False, verbose=0)
+        found.append([weight.numpy().tolist() for weight in model.trainable_weights])
     return found
 
 

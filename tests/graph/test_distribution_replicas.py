@@ -18,6 +18,9 @@ def by_hand(replica):
     """The gradients by x, a and b in each case."""
     x, dy, none = np.array([1.0, 2.0]) * (replica + 1), np.array([1.0, 10.0]), np.zeros(2)
     a, b = np.array([2.0, 3.0]), np.array([5.0, 7.0])
+    step, slope = x * a, dy
+    for _ in range(5):
+        step, slope = np.sin(step), slope * np.cos(step)
     return {
         "captured": [7 * dy, 10 * dy, 100 * dy],
         "passed": [2 * dy * b, 3 * dy, 5 * dy],
@@ -25,6 +28,7 @@ def by_hand(replica):
         "while_loop": [49 * dy, 80 * dy, 800 * dy],
         "second_order": [dy**2 * b, dy**2, dy**2 * x],
         "recompute_grad": [dy * np.cos(x * a) * a * b, dy * np.cos(x * a) * x * b, dy * np.sin(x * a)],
+        "memory": [slope * a * b, slope * x * b, dy * step],
         "embed_gradient": [none, dy * x, none],
         "scan": [dy * a**2, dy * 2 * a * x, none],
     }
@@ -52,6 +56,12 @@ def test_variables_of_a_strategy(strategy, mode, replicas, tmp_path):
         for name, gradients in expected.items():
             assert len(found[name]) == replicas
             np.testing.assert_allclose(found[name][replica], gradients, rtol=1e-13, err_msg=name)
+
+
+def test_a_model_within_a_memory_is_trained_as_without(tmp_path):
+    plain, planned = run(tmp_path, "training", "mirrored", "traced")
+    for a, b in zip(planned, plain, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("mode", ["eager", "traced"])

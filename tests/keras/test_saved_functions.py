@@ -49,6 +49,16 @@ def test_a_decorated_function_of_tensorflow_comes_back_from_a_file_and_in_a_clon
         np.testing.assert_allclose(assert_comes_back(library, each, tmp_path), value_and_gradients(function, dy=DY)[1])
 
 
+@keras.saving.register_keras_serializable("tests")
+@cg.recompute_grad(memory="auto")
+def within_a_memory(x):
+    return tf.sin(tf.tanh(x))
+
+
+def test_a_registered_function_within_a_memory_comes_back(tmp_path):
+    assert_comes_back(keras, keras.layers.Activation(within_a_memory), tmp_path)
+
+
 def test_a_decorated_function_that_no_name_leads_to_is_refused_when_it_is_saved(library):
     layers_of(library)
     for name, (make, inside) in REFUSED.items():

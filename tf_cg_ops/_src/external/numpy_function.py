@@ -77,8 +77,8 @@ def numpy_function(
         dx = vjp(residuals, *dy)
 
     It runs in this Python process only: not under XLA, and not in a SavedModel. A graph does not call `f` if it uses
-    neither its value nor its gradient. The guide "Solvers and black boxes" has
-    examples with `vjp` and `jvp`, second derivatives, complex numbers and the limits.
+    neither its value nor its gradient. The guide "Solvers and black boxes" has examples with `vjp` and `jvp`, second
+    derivatives, complex numbers and the limits.
 
     Args:
       f: Any callable. It gets copies of the inputs, which it can overwrite.

@@ -28,6 +28,8 @@ def cg(
 ) -> Structure:
     """Solves `A(x) = b` by conjugate gradients, for a symmetric or Hermitian positive definite `A`.
 
+    Use it if the matrix is too large to store, or exists only as a function.
+
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
     >>> matrix = tf.constant([[4.0, 1.0], [1.0, 3.0]])
@@ -35,17 +37,17 @@ def cg(
     >>> [round(float(value), 4) for value in x]
     [0.0909, 0.6364]
 
-    `A` is a function, so use it if the matrix is too large to store. The solver stops when
+    The solver stops when
 
         norm(b - A(x)) <= max(tol * norm(b), atol)
 
     If it doesn't get there, you get an error and not a wrong `x`. XLA drops checks, so there `x` and its gradients are
     nan.
 
-    The gradient is the gradient of the exact solution. To compute it, the same method solves one more system, with the
-    transpose of `A`. `b` and the Tensors and variables that `A` reads get gradients, for the values that they had in
-    the call; `x0` and `M` get none. In a graph, `A` and `M` must use TensorFlow operations; under a tape,
-    eager mode traces `A`, too. Derivatives of every order work, in a loaded SavedModel two.
+    The gradient is the gradient of the exact solution: for `b`, it is the `u` with `A^H(u) = dy`. The same method
+    solves this system, with the transpose of `A`. `b` and the Tensors and variables that `A` reads get gradients, for
+    the values that they had in the call; `x0` and `M` get none. In a graph, `A` and `M` must use TensorFlow operations;
+    under a tape, eager mode traces `A`, too. Derivatives of every order work, in a loaded SavedModel two.
 
     For any other `A`, use `tf_cg_ops.linear.gmres`. The guide "Solvers and black boxes" shows both as `linear_solve` of
     `tf_cg_ops.implicit_root`, and has their costs and limits.

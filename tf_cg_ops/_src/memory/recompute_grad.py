@@ -20,6 +20,7 @@ from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, Method
 from tf_cg_ops._src.custom_gradient.variables import handles_of
 from tf_cg_ops._src.custom_gradient.wording import Wording, without_gradient_function
+from tf_cg_ops._src.keras import registration
 from tf_cg_ops._src.memory import checkpoint_name
 from tf_cg_ops._src.memory.checkpoint_name import Keep, check_keep
 from tf_cg_ops._src.memory.forward_pass import with_derivative_of
@@ -100,10 +101,11 @@ def recompute_grad(
     - `"2 GiB"` or an int: a number of bytes. As little as possible is computed again.
     - A float: a share of what the plain gradient takes, such as 0.5.
 
-    `recompute_grad(f, memory=0.5).plan(x)` returns the plan for a call with `x`: `peak_bytes`, `plain_bytes`,
-    `extra_compute`, a share of the forward pass, and `segments`. Print it for a table; `plan.plot()` draws it. The plan
-    of a method is `obj.method.plan(x)`. With `memory`, `keep` only says what is kept in any case. Loops, branches and
-    called functions are not cut. Gradients of a value that is used in several segments can be summed in another order.
+    `recompute_grad(f, memory=0.5).plan(x)` returns the plan for a call with `x`, a Tensor or a `tf.TensorSpec`:
+    `peak_bytes`, `plain_bytes`, `extra_compute`, a share of the forward pass, and `segments`. Print it for a table;
+    `plan.plot()` draws it. The plan of a method is `obj.method.plan(x)`. With `memory`, `keep` only says what is kept
+    in any case. Loops, branches and called functions are not cut. Gradients of a value that is used in several segments
+    can be summed in another order.
 
     In eager mode, each call under a tape traces `f`, so `f` reads Python values as they are then. NumPy arrays among
     the arguments arrive as Tensors. For speed, use it in a `tf.function`, which traces once for each signature.
@@ -141,9 +143,7 @@ def recompute_grad(
     if f is None:
         return functools.partial(recompute_grad, keep=keep, memory=memory)
     recomputation = Recomputation(_WORDING, keep, memory)
-    if memory is None:
-        return CustomGradient("recompute_grad", f, recomputation)
-    return Planned("recompute_grad", f, recomputation)
+    return (CustomGradient if memory is None else Planned)("recompute_grad", f, recomputation)
 
 
 class Planned(CustomGradient):
@@ -163,6 +163,9 @@ class Planned(CustomGradient):
         if super().__get__(instance, owner) is self:
             return self
         return types.MethodType(_PlannedMethod(self, instance), instance)
+
+
+registration.classes.append(Planned)
 
 
 class _PlannedMethod(Method):
@@ -232,7 +235,15 @@ class Recomputation:
             return function(*args, **kwargs)
 
     def plan(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Plan:
-        """The plan for a call with these arguments."""
+        """The plan for a call with these arguments, Tensors or their specs."""
+        is_spec = lambda leaf: isinstance(leaf, tf.TensorSpec)  # noqa: E731
+        if any(map(is_spec, tf.nest.flatten((args, kwargs)))):
+            with tf_internal.FuncGraph("plan").as_default():
+                placeholder = lambda leaf: tf_internal.graph_placeholder(leaf.dtype, leaf.shape)  # noqa: E731
+                args, kwargs = tf.nest.map_structure(
+                    lambda leaf: placeholder(leaf) if is_spec(leaf) else leaf, (list(args), kwargs)
+                )
+                return self.plan(function, args, kwargs)
         trace, _ = _traced(self.wording, function, args, kwargs)
         return self._planned(function, trace)[0]
 
@@ -289,7 +300,8 @@ class Recomputation:
                 return _recomputed(replay, values, tensors, len(tensors), [], read)
 
             piece.__qualname__ = name
-            return call_with_gradient(piece, tensors, {}, wording=self.wording, compute=piece)
+            outputs = call_with_gradient(piece, tensors, {}, wording=self.wording, compute=piece)
+            return outputs if tf.executing_eagerly() else [*outputs[:1], *map(_alone, outputs[1:])]
 
         return run
 
@@ -431,16 +443,11 @@ class _RecomputedCall:
         ]
         values = list(self.values)
         if not tf.executing_eagerly():
-            # The barrier makes the recomputation wait for the upstream gradient, and keeps the graph from merging it
-            # with the forward pass.
-            before = [value for value in (*values, *residuals) if _waits(value)]
-            after = iter(library.custom_gradient_barrier(before, upstream) if before else [])
-            values, residuals = (
-                [next(after) if _waits(value) else value for value in each] for each in (values, residuals)
+            # The recomputation waits for the upstream gradient, and the graph does not merge it with the forward pass,
+            # nor with other gradients: oneDNN would fuse that of a convolution with that of a bias outside.
+            values, residuals, upstream = (
+                [_alone(value, upstream) for value in each] for each in (values, residuals, upstream)
             )
-            # Each upstream gradient passes one of its own. oneDNN fuses the gradients of a convolution and of a bias that
-            # read the same op: a cycle if the recomputation waits for the bias, and wrong if they read two outputs.
-            upstream = [library.custom_gradient_barrier([dy], upstream)[0] for dy in upstream]
         sources = [*self.tensors, *self.captures]
         needed = [id(source) not in skipped for source in sources]
         needed += [False] * (len(values) - len(sources))
@@ -451,10 +458,16 @@ class _RecomputedCall:
         )
 
 
-def _waits(value: Any) -> bool:
-    """Whether a barrier can hold a value back: not a handle, nor a shape, which XLA must know while it compiles."""
+def _alone(value: Any, after: Sequence[tf.Tensor] = ()) -> Any:
+    """The value as the only result of an op that TensorFlow does not know, once the other Tensors are computed.
+
+    TensorFlow's optimizers confuse the results of one op: they make relu and max_pool of the second one read the first.
+    """
+    # Not a handle, nor a shape, which XLA must know while it compiles.
     is_shape = value.dtype in (tf.int32, tf.int64) and value.shape.rank in (0, 1)
-    return value.dtype != tf.resource and not is_shape
+    if value.dtype == tf.resource or is_shape:
+        return value
+    return library.custom_gradient_barrier([value], list(after))[0]
 
 
 class _Gradients:
