@@ -91,7 +91,10 @@ CASES = {
     ),
     "scan": Case(lambda x, w: cg.scan(lambda y, _: (step_of(w)(y), None), x, length=2)[0], twice_by_hand),
     "while_loop": Case(
-        lambda x, w: cg.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, step_of(w)(y)), (0, x), 2)[1], twice_by_hand
+        lambda x, w: cg.while_loop(
+            lambda i, _: i < 2, lambda i, y: (i + 1, step_of(w)(y)), (0, x), maximum_iterations=2
+        )[1],
+        twice_by_hand,
     ),
     "loop": Case(lambda x, w: in_a_loop(step_of(w), 2)(x), twice_by_hand),
     "conditional": Case(lambda x, w: tf.cond(x[0] > 0.0, lambda: step_of(w)(x), lambda: x), once_by_hand),
