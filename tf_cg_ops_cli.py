@@ -151,7 +151,9 @@ def _parser() -> argparse.ArgumentParser:
         "set_weights",
     )
     gradients.add_argument(
-        "--flex", action="store_true", help="with --lite, allow other ops of TensorFlow, for a LiteRT that includes them"
+        "--flex",
+        action="store_true",
+        help="with --lite, allow other ops of TensorFlow, for a LiteRT that includes them",
     )
     gradients.add_argument(
         "--rule",

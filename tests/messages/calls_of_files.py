@@ -298,6 +298,7 @@ def several():
     return FOLDER / "several"
 
 
+@functools.cache
 def with_op(name, function, *shape):
     module = tf.Module()
     module.w, module.table = tf.Variable(2.0), tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)
@@ -307,6 +308,7 @@ def with_op(name, function, *shape):
     return FOLDER / name
 
 
+with_scale = functools.partial(with_op, "scale", lambda x, _: x, 2)
 with_erf = functools.partial(with_op, "erf", lambda x, _: tf.math.erf(x), 2)
 with_erfc = functools.partial(with_op, "erfc", lambda x, _: tf.math.erfc(x), 2)
 with_pool = functools.partial(with_op, "pool", lambda x, _: tf.nn.max_pool2d(x, 2, 2, "SAME"), 1, None, None, 3)
@@ -353,7 +355,7 @@ ADD_GRADIENTS = changes(functools.partial(CHANGES.add_gradients, of="y", wrt="x"
     "lite: an op that LiteRT has not, and flex": add(with_erfc, lite=True, flex=True),
     "lite: a pool of unknown size": add(with_pool, lite=True),
     "lite: a table": add(with_table, lite=True),
-    "lite: name='weights'": add(wrt="variables", update=0.1, lite=True, of="w", name="weights", source=with_erf),
+    "lite: name='weights'": add(with_scale, "w", "variables", update=0.1, lite=True, name="weights"),
     "rules as a list": add(rules=["Mul"]),
     "no match": add(rules={"Relu": keep}),
     "a rule with a large Tensor": add(rules={"Mul": lambda op, dy: [dy * TENSOR[0], None]}),

@@ -227,10 +227,11 @@ GRADIENTS = ["--of", "y", "--wrt", "x", "--name", "train", "--no-check"]
     ("options", "inputs", "dx", "w"),
     [
         ([], {"d_y": [1.0, -10.0]}, [3.0, -10.0], [3.0, 1.0]),
+        (["--lite", "--flex"], {"d_y": [1.0, -10.0]}, [3.0, -10.0], [3.0, 1.0]),
         (["--rule", "Mul=zero"], {"d_y": [1.0, -10.0]}, [0.0, 0.0], [3.0, 1.0]),
         (["--loss", "mse", "--update", "0.5", "--wrt", "variables"], {"target": [5.0, 0.0]}, [3.0, 4.0], [2.0, -7.0]),
     ],
-    ids=["upstream", "rule", "training"],
+    ids=["upstream", "lite", "rule", "training"],
 )
 def test_add_gradients_prints_a_table(options, inputs, dx, w, tmp_path, capsys):
     module, x = tf.Module(), tf.constant([2.0, 4.0])

@@ -307,6 +307,22 @@ REFUSED = {
         "CustomGradientEmbedGrad ('gradient_tape/CustomGradientEmbedGrad')",
         None,
     ),
+    "exact gelu": (lambda x: tf.nn.gelu(x), "Erfc ('Gelu/Erfc')", None),
+    "a loop": (
+        lambda x: tf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, tf.sin(y)), (0, x))[1],
+        "TensorListPopBack ('",
+        "write flex=True.",
+    ),
+    "a conditional": (
+        lambda x: tf.cond(tf.reduce_sum(x) > 0, lambda: tf.nn.relu(x), lambda: x * x),
+        "OptionalGetValue ('",
+        "write flex=True.",
+    ),
+    "dropout": (
+        lambda x: tf.nn.experimental.stateless_dropout(x, 0.5, [1, 2]),
+        "StatelessRandomUniformV2 ('",
+        "write flex=True.",
+    ),
     "training": (
         lambda x: OPS.FusedBatchNormV3(x=x, scale=x[0, 0, 0], offset=x[0, 0, 1], mean=[0.0] * 2, variance=[1.0] * 2)[0],
         "FusedBatchNormGradV3 ('gradient_tape/FusedBatchNormGradV3')",

@@ -26,7 +26,7 @@ from ._changed_copy import Copied, write_changed_copy
 from ._folder import GRAPH_FILES, read_saved_model
 from ._foreign_gradients import is_foreign
 from ._graphs import called, functions_of, raised_as_value_error, reachable, reason_of
-from ._lite import let_the_converter_see_all_signatures, weight_signatures, with_lite_ops
+from ._lite import WEIGHT_SIGNATURES, let_the_converter_see_all_signatures, weight_signatures, with_lite_ops
 from ._new_signature import add_signature, find_signature, unused
 
 _API = "saved_model.add_gradients"
@@ -210,6 +210,13 @@ def add_gradients(
         (meta_graph,) = meta_graphs
         if name in meta_graph.signature_def:
             raise ValueError(f"{_API}: name must be new, got {name!r}, which '{path}' has. Pass another name.")
+        taken = [each for each in WEIGHT_SIGNATURES if each == name or each in meta_graph.signature_def]
+        if lite and update is not None and taken:
+            has = "name is it" if taken[0] == name else f"'{path}' has it"
+            raise ValueError(
+                f"{_API}: with lite=True and update, {taken[0]!r} must be a free name for a signature, but {has}. "
+                "Choose another name."
+            )
         with _with_gradients(meta_graph, path, saved.function, adopted) as folder:
             with raised_as_value_error(_API, path, "load"):
                 loaded = tf.saved_model.load(str(folder))
@@ -217,21 +224,16 @@ def add_gradients(
             traced = {name: gradients.trace(function, path)}
             if lite:
                 traced[name] = with_lite_ops(traced[name], function.variables, flex=flex)
-                traced |= weight_signatures(gradients.variables) if gradients.variables else {}
+                traced |= {} if update is None else weight_signatures(gradients.variables)
                 let_the_converter_see_all_signatures(meta_graph)
             for key, each in traced.items():
-                if key in meta_graph.signature_def:
-                    raise ValueError(
-                        f"{_API}: with lite=True and update, {key!r} must be a new signature, got '{path}', which has "
-                        "it. Save the model with another name for it."
-                    )
                 captures = [_position(tensor, function.captured_inputs) for tensor in each.captured_inputs]
                 tensors[key] = add_signature(meta_graph, saved, key, each, captures)
         return True
 
     copied = write_changed_copy(_API, source, target, change, check)
     lists = [(gradients.inputs, tensors[name][0]), (gradients.outputs, tensors[name][1])]
-    lists.append((gradients.weights, tensors["weights"][1]) if lite and gradients.weights else ({}, {}))
+    lists.append((gradients.weights, tensors["weights"][1]) if lite and update is not None else ({}, {}))
     inputs, outputs, weights = (
         [SignatureTensor(key, *described, names[key]) for key, described in each.items()] for each, names in lists
     )

@@ -14,10 +14,9 @@ def to_path(api: str, name: str, value: Any) -> pathlib.Path:
     """The argument of this name as a Path. Raises TypeError if it is not a path."""
     if not isinstance(value, (str, os.PathLike)):
         is_model = callable(value) or hasattr(value, "signatures")
-        got = text.describe_type(value) if is_model else text.describe(value)
-        remedy = (
-            "Save the model with tf.saved_model.save, and pass its folder." if is_model else "Pass a str or a Path."
-        )
+        got, remedy = text.describe(value), "Pass a str or a Path."
+        if is_model:
+            got, remedy = text.describe_type(value), "Save the model with tf.saved_model.save, and pass its folder."
         raise TypeError(f"{api}: {name} must be the path of a folder, got {got}. {remedy}")
     return pathlib.Path(value)
 

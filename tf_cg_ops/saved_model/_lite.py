@@ -13,10 +13,12 @@ from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
 
 from ._lite_ops import COMPOSITIONS
+from ._replace_ops import OUTPUT_NAMES
 
 _API = "saved_model.add_gradients"
 # What the converter writes before the name of an op of TensorFlow that LiteRT has not.
 _FLEX = "Flex"
+WEIGHT_SIGNATURES = ("weights", "set_weights")
 # An attribute of a model that Keras saved, but not of one that it exported.
 _OF_KERAS = "_default_save_signature"
 
@@ -80,10 +82,10 @@ def _check(others: Sequence[str], places: Mapping[str, str], flex: bool) -> None
     missing = [op for op in others if not (flex and op.startswith(_FLEX))]
     if not missing:
         return
-    types = [op.removeprefix(_FLEX) for op in missing]
+    types = list(dict.fromkeys(op.removeprefix(_FLEX) for op in missing))
     names = ", ".join(f"{op} ('{places[op]}')" if op in places else op for op in types)
     message = f"{_API}: with lite=True, all ops must be ones that LiteRT has, got {names}."
-    if any(op in COMPOSITIONS for op in types):
+    if any(op in COMPOSITIONS and op not in OUTPUT_NAMES for op in types):
         message += (
             " Convolutions and pools must have known sizes, channels last and no groups, and batch normalization must "
             "be for inference."

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from ._replace_ops import OUTPUT_NAMES
+
 
 @dataclass(frozen=True)
 class _Windows:
@@ -24,7 +26,7 @@ class _Windows:
     before: tuple[int, int]  # Rows and columns of padding.
 
     @classmethod
-    def of(cls, op: Any, image: tf.TensorShape, kernel: Sequence[int | None]) -> "_Windows | None":
+    def of(cls, op: Any, image: tf.TensorShape, kernel: Any) -> "_Windows | None":
         """The windows of an op; None if a size is not known or the layout is another."""
         if op.get_attr("data_format") != b"NHWC" or image.rank != 4 or None in [*image[1:], *kernel]:
             return None
@@ -112,11 +114,11 @@ def _conv_input_gradient(op: Any, sizes: tf.Tensor, kernel: tf.Tensor, dy: tf.Te
     windows = _Windows.of(op, op.outputs[0].shape, kernel.shape)
     if windows is None or kernel.shape[2] != op.outputs[0].shape[-1]:
         return None
-    if windows.dilations == (1, 1) and op.get_attr("padding") != b"EXPLICIT":
-        strides, padding = op.get_attr("strides"), op.get_attr("padding")
+    padding = op.get_attr("padding")
+    if windows.dilations == (1, 1) and padding != b"EXPLICIT":  # LiteRT has this one.
         return tf.raw_ops.Conv2DBackpropInput(
-            input_sizes=sizes, filter=kernel, out_backprop=dy, strides=strides, padding=padding
-        )  # LiteRT has this one.
+            input_sizes=sizes, filter=kernel, out_backprop=dy, strides=op.get_attr("strides"), padding=padding
+        )
     flat_kernel = tf.reshape(kernel, [-1, kernel.shape[3]])
     pieces = tf.matmul(tf.reshape(dy, [-1, kernel.shape[3]]), flat_kernel, transpose_b=True)
     pieces = tf.reshape(pieces, [-1, *windows.count, flat_kernel.shape[0]])
@@ -183,15 +185,9 @@ def _batch_norm_gradient(
     if op.get_attr("is_training") or op.get_attr("data_format") != b"NHWC":
         return None
     slope, wide_dy = tf.math.rsqrt(variance + op.get_attr("epsilon")), tf.cast(dy, scale.dtype)
-    axes = list(range(x.shape.rank - 1))
-    d_scale = tf.reduce_sum(wide_dy * (tf.cast(x, scale.dtype) - mean), axes) * slope
-    return [
-        tf.cast(wide_dy * (scale * slope), x.dtype),
-        d_scale,
-        tf.reduce_sum(wide_dy, axes),
-        tf.zeros([0]),
-        tf.zeros([0]),
-    ]
+    dx = tf.cast(wide_dy * (scale * slope), x.dtype)
+    d_scale = tf.reduce_sum(wide_dy * (tf.cast(x, scale.dtype) - mean), [0, 1, 2]) * slope
+    return [dx, d_scale, tf.reduce_sum(wide_dy, [0, 1, 2]), tf.zeros([0]), tf.zeros([0])]
 
 
 def _cross_entropy(_: Any, logits: tf.Tensor, labels: tf.Tensor) -> Any:
@@ -275,14 +271,9 @@ COMPOSITIONS: dict[str, Callable[..., Any]] = {
     "SeluGrad": lambda op, dy, y: dy * tf.where(y < 0, y + 1.7580993408473768, 1.0507009873554805),
     "SoftplusGrad": lambda op, dy, x: dy * tf.sigmoid(x),
     "SoftsignGrad": lambda op, dy, x: dy / tf.square(1 + tf.abs(x)),
-    "ReciprocalGrad": lambda op, y, dy: -dy * y * y,
-    "InvGrad": lambda op, y, dy: -dy * y * y,
+    **dict.fromkeys(["ReciprocalGrad", "InvGrad"], lambda op, y, dy: None if y.dtype.is_complex else -dy * y * y),
     "CustomGradientEmbedGrad": _embed_gradient,
-    "IdentityN": _passed_on,
-    "CustomGradientBarrier": _passed_on,
-    "CustomGradientCheckShape": _passed_on,
-    "CustomGradientEmbed": _passed_on,
-    "CustomGradientRule": _passed_on,
+    **dict.fromkeys(OUTPUT_NAMES.keys() - {"CustomGradientEmbedGrad"} | {"IdentityN"}, _passed_on),
     "ShapeN": lambda op, *inputs: [tf.shape(x, op.get_attr("out_type")) for x in inputs],
     "ConcatOffset": _concat_offsets,
     "StridedSliceGrad": _slice_gradient,
