@@ -86,14 +86,14 @@ MODELS = {
 }
 
 
-def expected_results(model, x, dy):
-    """What the signature must return, from a tape around the model that was saved."""
-    x = tf.constant(x)
+def value_and_gradients(model, x, dy):
+    """The value, and the gradients of the input and of all variables, of the model that was saved."""
+    x, variables = tf.constant(x), [v if isinstance(v, tf.Variable) else v.value for v in model.trainable_variables]
     with tf.GradientTape() as tape:
         tape.watch(x)
         y = model(x)
         y = y["output_0"] if isinstance(y, dict) else y
-    return {"output_0": y, "d_x": tape.gradient(y, x, output_gradients=dy)}
+    return [y, *tape.gradient(y, [x, *variables], output_gradients=dy)]
 
 
 @pytest.fixture(scope="module")
@@ -112,9 +112,10 @@ def shipped(tmp_path_factory):
             model.export(source, verbose=False, input_signature=signature)
         else:
             tf.saved_model.save(model, source, signatures=model.__call__)
-        cg.saved_model.add_gradients(source, folder / name, of=["output_0"], wrt=["x"])
+        added = cg.saved_model.add_gradients(source, folder / name, of="output_0", wrt=["x", "variables"])
         cg.saved_model.strip(folder / name, target)
-        results[name] = {"expected": expected_results(model, x, dy)}
+        names = [each.name for each in added.outputs]
+        results[name] = {"expected": dict(zip(names, value_and_gradients(model, x, dy), strict=True))}
         calls[name] = target, "gradients", {"x": x, "d_output_0": dy}
     listed = [[str(path), name, {k: v.tolist() for k, v in inputs.items()}] for path, name, inputs in calls.values()]
     program = pathlib.Path(__file__).with_name("programs") / "signatures_alone.py"
@@ -130,6 +131,5 @@ def test_value_and_gradient_without_the_library(shipped, name, place):
     expected, found = shipped[name]["expected"], shipped[name][place]
     assert found.keys() == expected.keys()
     for key, array in expected.items():
-        scale = np.max(np.abs(array))
-        assert scale > 1e-3
+        scale = max(1.0, np.max(np.abs(array)))  # The gradient of the bias of an attention's keys is zero.
         np.testing.assert_allclose(found[key], np.ravel(array), rtol=0.0, atol=1e-6 * scale, err_msg=key)

@@ -91,7 +91,10 @@ CASES = {
     ),
     "scan": Case(lambda x, w: cg.scan(lambda y, _: (step_of(w)(y), None), x, length=2)[0], twice_by_hand),
     "while_loop": Case(
-        lambda x, w: cg.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, step_of(w)(y)), (0, x), 2)[1], twice_by_hand
+        lambda x, w: cg.while_loop(
+            lambda i, _: i < 2, lambda i, y: (i + 1, step_of(w)(y)), (0, x), maximum_iterations=2
+        )[1],
+        twice_by_hand,
     ),
     "loop": Case(lambda x, w: in_a_loop(step_of(w), 2)(x), twice_by_hand),
     "conditional": Case(lambda x, w: tf.cond(x[0] > 0.0, lambda: step_of(w)(x), lambda: x), once_by_hand),
@@ -162,8 +165,23 @@ def test_a_training_step(results, name, place):
         np.testing.assert_allclose(found[key], expected, rtol=1e-10, err_msg=key)
 
 
+# Their names in the support matrix. The other cases are uses of custom_gradient and recompute_grad.
+CELLS = {"scan": "cg.scan", "while_loop": "cg.while_loop"} | {
+    name: name
+    for name in (
+        *("embed_gradient", "custom_gradient", "custom_vjp", "custom_jvp", "recompute_grad"),
+        *("override_gradients", "implicit_root", "straight_through"),
+    )
+}
+
+
+def with_cell(name):
+    mark = pytest.mark.mode_table
+    return pytest.param(name, marks=[mark(feature=CELLS[name], mode="shipped")] if name in CELLS else [])
+
+
 @pytest.mark.parametrize("place", ["python", "c"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [with_cell(name) for name in CASES])
 def test_an_added_signature(results, name, place):
     found = results[place]["gradients"]
     y, dx, dw = CASES[name].by_hand()

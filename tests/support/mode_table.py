@@ -104,6 +104,7 @@ ROWS = {
     "keras_fresh": "a `.keras` file in a fresh process",
     "keras_export": "Keras 3 `model.export`",
     "op_free": "`saved_model.strip`, library not installed",
+    "shipped": "`add_gradients`, then `strip`: without the library, and in C",
     "tflite": "`saved_model.strip`, then TFLite",
     "mirrored": "`MirroredStrategy`",
     "multi_worker": "`MultiWorkerMirroredStrategy`",
@@ -116,7 +117,7 @@ SENSELESS = {
     "scan": {"keras_files", "keras_fresh"},
     "while_loop": {"keras_files", "keras_fresh"},
     "saved_model": {"mixed_precision", "keras_jit", "functional", "keras_files", "keras_fresh"},
-    "numpy_function": {"while_loop_under_xla", "v1_loader", "c_api", "op_free", "tflite"},
+    "numpy_function": {"while_loop_under_xla", "v1_loader", "c_api", "op_free", "shipped", "tflite"},
 }
 
 _MARK = "mode_table"
@@ -183,7 +184,7 @@ def page(version, cells):
         "",
         "[Known limitations](limits.md) has the reasons. Tests check first and second derivatives, with these exceptions: first",
         "derivatives only for `scan`, `while_loop`, `saved_model`, `numpy_function`, `linear`, `layers`, Keras models,",
-        "strategies, and `recompute_grad` in eager forward mode; values only for stripped models and TFLite.",
+        "strategies, `add_gradients`, and `recompute_grad` in eager forward mode; values only for `strip` alone and TFLite.",
         "",
         "The last column, `ready-made`, has the gradients that you need not write yourself: `reverse_gradient`,",
         "`scale_gradient`, `clip_gradient`, `watch_gradient` and `straight_through`. `saved_model` stands for `strip`, `adopt` and",
