@@ -290,13 +290,26 @@ def test_a_compiled_function_stays_compiled(added):
 
 
 @pytest.mark.parametrize("name", ["custom_gradient", "shared"])
-@pytest.mark.parametrize("shape", [[1, 3], [4, 4, 3], [3, 4]], ids=str)
+@pytest.mark.parametrize("shape", [[1, 3], [4, 4, 3], [3, 4], [3], []], ids=str)
 def test_an_upstream_gradient_of_another_shape_is_an_error(name, shape, added):
     model = added(name)
     with pytest.raises(
-        tf.errors.InvalidArgumentError, match=r"add_gradients: d_y must have the shape of y|Incompatible"
+        tf.errors.InvalidArgumentError, match=r"d_y must have the shape of y|Incompatible|values, but|wrong shape"
     ):
         call(model.target, "gradients", model.inputs | {"d_y": np.ones(shape)})
+
+
+@pytest.mark.parametrize("shape", [[], [1], [2], [2, 1], [2, 2, 1]], ids=str)
+def test_an_upstream_gradient_of_another_shape_is_an_error_at_any_rank(shape, tmp_path):
+    model = tf.Module()
+    model.f = tf.function(lambda x: {"y": x * x}, input_signature=[tf.TensorSpec(None, name="x")])
+    tf.saved_model.save(model, tmp_path / "model", signatures=model.f)
+    cg.saved_model.add_gradients(tmp_path / "model", tmp_path / "target", of="y", wrt="x", check=False)
+    x = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
+    found = call(tmp_path / "target", "gradients", {"x": x, "d_y": x})["d_x"]
+    np.testing.assert_array_equal(found, 2 * x * x)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="add_gradients: d_y must have the shape of y"):
+        call(tmp_path / "target", "gradients", {"x": x, "d_y": np.ones(shape, np.float32)})
 
 
 def test_gradients_of_gradients_and_names_that_are_taken(added, tmp_path):

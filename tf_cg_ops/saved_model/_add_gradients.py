@@ -31,6 +31,7 @@ from ._new_signature import add_signature, find_signature, unused
 
 _API = "saved_model.add_gradients"
 _VARIABLES = "variables"
+_MOST_DIMENSIONS = 254  # Of a Tensor.
 
 
 def _mse(y: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
@@ -403,12 +404,18 @@ class _Gradients:
                 dense = tf.convert_to_tensor(gradient)  # Of a tf.gather it is sparse.
                 dense.set_shape(source.shape)
                 gradients[_add(self.outputs, f"d_{name}", source, f"gradient of {name}")] = dense
+        if _VARIABLES in self.wrt and not variables:
+            raise ValueError(
+                f"{_API}: wrt must not have 'variables', because '{self.signature}' reads no trainable ones. Leave it "
+                "out."
+            )
         if _VARIABLES in self.wrt and len(self.unconnected) == len(variables):
             missing.append(_VARIABLES)
         if missing:
             raise ValueError(
                 f"{_API}: of must depend on wrt, got no gradient of {text.quoted(self.of)} with respect to "
-                f"{text.quoted(missing)}. Leave it out, or pass rules for ops without a gradient, such as Round."
+                f"{text.quoted(missing)}. Leave it out, or pass rules for ops that stop the gradient, such as Round "
+                "or StopGradient."
             )
         return gradients
 
@@ -417,10 +424,15 @@ def _of_the_shape(key: str, tensor: tf.Tensor, of: str, y: tf.Tensor) -> tf.Tens
     """The tensor, if it has the shape of an output. Without the check, a dimension of unknown size can be broadcast."""
     if y.shape.is_fully_defined():
         return tensor
-    shape, is_same = tf.shape(y), tf.reduce_all(tf.equal(tf.shape(tensor), tf.shape(y)))
+    own, shape = tf.shape(tensor), tf.shape(y)
+    if y.shape.rank is None:  # Shapes of equal length, because one of one dimension would be broadcast.
+        own, shape = (
+            tf.pad(each, [[0, _MOST_DIMENSIONS - tf.size(each)]], constant_values=-1) for each in (own, shape)
+        )
+    is_same = tf.reduce_all(tf.equal(own, shape))
     checked = tf.raw_ops.Assert(condition=is_same, data=[f"{_API}: {key} must have the shape of {of}."])
     with tf.control_dependencies([checked]):  # XLA and LiteRT leave it out, but keep the other op.
-        return tf.reshape(tensor, shape)
+        return tf.reshape(tensor, tf.shape(y))
 
 
 def _add(known: dict[str, _Described], wanted: str, spec: Any, meaning: str) -> str:

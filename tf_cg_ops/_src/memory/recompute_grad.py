@@ -21,6 +21,7 @@ from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, Method
 from tf_cg_ops._src.custom_gradient.variables import handles_of
 from tf_cg_ops._src.custom_gradient.wording import Wording, without_gradient_function
 from tf_cg_ops._src.keras import registration
+from tf_cg_ops._src.keras.dispatch import package_of_keras_tensors
 from tf_cg_ops._src.memory import checkpoint_name
 from tf_cg_ops._src.memory.checkpoint_name import Keep, check_keep
 from tf_cg_ops._src.memory.forward_pass import with_derivative_of
@@ -236,6 +237,8 @@ class Recomputation:
 
     def plan(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Plan:
         """The plan for a call with these arguments, Tensors or their specs."""
+        if package_of_keras_tensors((args, kwargs)):
+            raise TypeError("recompute_grad: plan takes Tensors or their tf.TensorSpec, got a KerasTensor.")
         is_spec = lambda leaf: isinstance(leaf, tf.TensorSpec)  # noqa: E731
         if any(map(is_spec, tf.nest.flatten((args, kwargs)))):
             with tf_internal.FuncGraph("plan").as_default():
