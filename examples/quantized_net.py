@@ -74,8 +74,11 @@ class Quantizer(keras.layers.Layer):
         return quantized(x, step, self.lowest, self.highest)
 
 
-class Quantized:
+class Quantized(keras.layers.Layer):
     """A layer with a kernel and a bias, which are quantized, and so is its input."""
+
+    kernel: Any
+    bias: Any
 
     def __init__(self, *arguments: Any, bits: int, **options: Any) -> None:
         super().__init__(*arguments, **options)

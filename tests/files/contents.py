@@ -148,6 +148,12 @@ def steep(x):
 
 
 @registered
+@cg.recompute_grad(memory="auto")
+def squared_sine(x):
+    return tf.sin(x) ** 2
+
+
+@registered
 @cg.custom_jvp
 def by_tangent(x):
     return 3 * x
@@ -229,6 +235,11 @@ OUTPUTS = {
         lambda keras, layers, x: keras.layers.Activation(by_tangent)(x),
         lambda x: 3 * x,
         lambda x, dy: [dy * np.cos(x)],
+    ),
+    "activation_planned": (
+        lambda keras, layers, x: keras.layers.Activation(squared_sine)(x),
+        lambda x: np.sin(x) ** 2,
+        lambda x, dy: [dy * np.sin(2 * x)],
     ),
 }
 

@@ -95,7 +95,7 @@ def test_a_file_has_the_values_and_derivatives_of_numpy(version, file, folders, 
 
 def test_a_gradient_that_could_not_be_traced_is_an_error(folders):
     model = tf.saved_model.load(folders[VERSIONS[-1]] / "saved_model")
-    with pytest.raises(RuntimeError, match="the gradient of 'untraceable' is not there"):
+    with pytest.raises(RuntimeError, match="the gradient of 'untraceable' is not in this file"):
         gradient(model.untraceable, contents.X, contents.X)
 
 
