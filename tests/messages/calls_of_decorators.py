@@ -3,6 +3,7 @@
 import functools
 import types
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -469,6 +470,7 @@ RECOMPUTE_GRAD = {
     "memory below the least share for unknown sizes": eager(
         lambda: tf.function(cg.recompute_grad(chain, memory=0.1), input_signature=[SPEC]).get_concrete_function()
     ),
+    "a plan for a KerasTensor": eager(lambda: cg.recompute_grad(chain, memory=0.5).plan(keras.Input([2]))),
     "memory in a graph of TensorFlow 1": eager(lambda: in_tensorflow_1(cg.recompute_grad(chain, memory=0.5))),
     "keep=['z'], but no name is given": lambda: derive(cg.recompute_grad(double, keep=["z"])),
     "keep=['z'], but another name is given": lambda: derive(

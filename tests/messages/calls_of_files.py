@@ -338,6 +338,7 @@ ADD_GRADIENTS = changes(functools.partial(CHANGES.add_gradients, of="y", wrt="x"
     "an integer input": add(wrt="n"),
     "an output that does not depend on the input": add(of="step"),
     "an output that does not depend on variables": add(of="total", wrt=["x", "variables"]),
+    "a model without variables": add(relu, "output_0", ["x", "variables"]),
     "an op without a gradient": add(of="red"),
     "name='serving_default'": add(name="serving_default"),
     "name='my gradients'": add(name="my gradients"),
