@@ -6,6 +6,7 @@ import inspect
 import pathlib
 import pickle
 import re
+import typing
 
 import cloudpickle
 import numpy as np
@@ -224,3 +225,31 @@ def test_the_signature_that_tools_show_has_the_parameters_and_no_more(function):
     signature = inspect.signature(function).parameters
     assert list(signature) == required + others
     assert [name for name, p in signature.items() if p.default is p.empty] == required
+
+
+def test_a_plan_of_the_users_own():
+    """Only a function with `memory` has a plan of the library, so another one can have its own."""
+
+    def function(x):
+        return tf.sin(x)
+
+    assert not hasattr(cg.recompute_grad(function), "plan")
+    function.plan = "mine"
+    decorated = cg.recompute_grad(function)
+    assert decorated.plan == "mine"
+    decorated.plan = "another"
+    assert decorated.plan == "another"
+
+
+def test_a_class_of_results_is_a_function():
+    """Unlike the class of a layer, whose instance is the function."""
+
+    class Pair(typing.NamedTuple):
+        first: tf.Tensor
+        second: tf.Tensor
+
+    with tf.GradientTape() as tape:
+        tape.watch(X)
+        y = cg.recompute_grad(Pair)(X, second=X)
+    assert isinstance(y, Pair)
+    assert tape.gradient(y, X, output_gradients=Pair(DY, 2.0 * DY)).numpy().tolist() == [3.0, 30.0]

@@ -9,6 +9,8 @@ import tf_cg_ops as cg
 from .table import M, Row, X, derive, eager
 
 MODEL = keras.Sequential([keras.Input([2]), keras.layers.Dense(2, activation="tanh")])
+A, B = keras.Input([3], name="a"), keras.Input([3], name="b")
+TWO_INPUTS = keras.Model([A, B], A * B)
 RULES = {"Relu": cg.rules.guided}
 
 
@@ -23,6 +25,12 @@ class Torch:
     @staticmethod
     def backward(ctx, dy):
         return 2.0 * dy
+
+
+class Block:
+    @cg.recompute_grad
+    def method(self, x):
+        return tf.sin(x)
 
 
 def forward(x, weights):
@@ -87,6 +95,16 @@ FIRST_CALLS = {
     "scan(f, xs)": lambda: cg.scan(lambda carry, x: carry + x, X),
     # A class, a function or a model instead of what it makes.
     "Recompute(Dense)": lambda: cg.layers.Recompute(keras.layers.Dense),
+    "custom_gradient(Sequential)": lambda: cg.custom_gradient(keras.Sequential),
+    "recompute_grad(Dense)": lambda: cg.recompute_grad(keras.layers.Dense, memory=0.5),
+    "override_gradients(ReLU)": lambda: cg.override_gradients(keras.layers.ReLU, RULES),
+    "straight_through(ReLU)": lambda: cg.straight_through(keras.layers.ReLU),
+    "StraightThrough(ReLU)": lambda: cg.layers.StraightThrough(keras.layers.ReLU),
+    "straight_through(sign, ReLU)": lambda: cg.straight_through(tf.sign, keras.layers.ReLU),
+    "custom_vjp(forward, ReLU)": lambda: cg.custom_vjp(forward, keras.layers.ReLU),
+    "scan(GRUCell, init, xs)": lambda: cg.scan(keras.layers.GRUCell, X, M),
+    "check_gradient(ReLU)": lambda: cg.testing.check_gradient(keras.layers.ReLU, [X]),
+    "audit(ReLU)": lambda: cg.testing.audit(keras.layers.ReLU, [X]),
     "{'Relu': rules.clip}": lambda: cg.override_gradients(tf.nn.relu, {"Relu": cg.rules.clip}),
     "embed_gradient(f, df, x)": lambda: cg.embed_gradient(tf.sin, tf.cos, X),
     "recompute_grad(f(x))": lambda: cg.recompute_grad(tf.sin(X)),
@@ -102,6 +120,10 @@ FIRST_CALLS = {
     "override(model, rules)": lambda: cg.saved_model.override(MODEL, RULES),
     "check_gradient(f)": lambda: cg.testing.check_gradient(tf.sin),
     "audit(f)": lambda: cg.testing.audit(tf.sin),
+    "recompute_grad(f).plan(x)": lambda: cg.recompute_grad(tf.sin).plan(X),
+    "obj.method.plan(x)": lambda: Block().method.plan(X),
+    "audit(model, {'a': a}) of two inputs": lambda: cg.testing.audit(TWO_INPUTS, {"a": M}),
+    "audit(model, [a, b]) of a dict of inputs": lambda: cg.testing.audit(keras.Model({"a": A, "b": B}, A * B), [M, M]),
     # In another precision than it looks.
     "check_gradient of a Keras model": lambda: cg.testing.check_gradient(MODEL, [tf.ones([1, 2], tf.float64)]),
 }

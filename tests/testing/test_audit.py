@@ -722,3 +722,34 @@ def test_a_keras_model_gets_random_inputs_that_fit_its_own(package):
     for model in (package.Model([a, b], y), package.Model({"a": a, "b": b}, y), sequential):
         (row,) = cg.testing.audit(model).rows
         assert row.verdict == "right"
+
+
+@pytest.mark.parametrize("package", [keras, tf_keras], ids=["keras", "tf_keras"])
+def test_inputs_of_a_keras_model_by_order_and_by_name(package):
+    """The order of the inputs is not the order of their names, and their sizes differ, so an exchange shows."""
+    right = function_of("log1pexp_0")
+    u, v = package.Input([2], name="u"), package.Input([3], name="a")
+    y = package.layers.Concatenate()([right(u), v])
+
+    class TwoArguments(package.Model):
+        def call(self, a, b=None):
+            return right(a) + b
+
+    x, of_u = tf.constant([[0.5, -2.0, 1.0]]), tf.constant([[3.0, 4.0]])
+    in_list = package.Model([u, v], y)
+    single = package.Sequential([package.layers.Input([2], name="u"), package.layers.Dense(2, right)])
+    cases = [
+        (in_list, [of_u, x], (1, 2)),
+        (in_list, (of_u.numpy(), x.numpy()), (1, 2)),
+        (in_list, [[of_u, x]], (1, 2)),
+        (in_list, {"a": x, "u": of_u}, (1, 2)),
+        (in_list, {"inputs": [of_u, x], "training": True}, (1, 2)),
+        (package.Model({"u": u, "a": v}, y), {"a": x, "u": of_u}, (1, 2)),
+        (single, {"u": of_u}, (1, 2)),
+        (single, [of_u], (1, 2)),
+        (TwoArguments(), [x, x], (1, 3)),
+        (TwoArguments(), {"b": x, "a": x}, (1, 3)),
+    ]
+    for model, args, shape in cases:
+        (row,) = cg.testing.audit(model, args).rows
+        assert (row.verdict, row.input_shapes) == ("right", (shape,))

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import pytree, text, tf_internal
+from tf_cg_ops._src.core import misplaced_calls, pytree, text, tf_internal
+from tf_cg_ops._src.core.signature import mismatched_signature
 from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.keras import dispatch, registration
 from tf_cg_ops._src.rewrite.graph_copy import Replace
@@ -88,8 +89,8 @@ def audit(
     Args:
       f: A function, a Keras model, a loaded SavedModel, or one of its functions, such as
         `loaded.signatures["serving_default"]`. For a training step, pass the function that computes the loss.
-      args: A list or tuple of its arguments, or a dict of them by name. None for random ones that fit the signature of
-        a SavedModel, or the inputs of a Keras model.
+      args: A list or tuple of its arguments, or a dict of them by name; for a functional Keras model, its inputs. None
+        for random ones that fit the signature of a SavedModel, or the inputs of a Keras model.
       upstream: The upstream gradient, in the structure of the value of `f`. By default 1 for one number, such as a
         loss, and otherwise random numbers of either sign.
       like: For functions with another gradient on purpose, a function of the same inputs whose gradient it should be,
@@ -106,8 +107,9 @@ def audit(
 
     Raises:
       TypeError: `f` cannot be called with `args`, or an option has the wrong type.
-      ValueError: `max_elements` is not positive; a name in `like` or `intended` is not in the model; a function in
-        `like` or `upstream` has another shape; or the value has no gradient.
+      ValueError: `max_elements` is not positive; `args` does not name the inputs of a Keras model; a name in `like` or
+        `intended` is not in the model; a function in `like` or `upstream` has another shape; or the value has no
+        gradient.
       MemoryError: There is not enough memory.
       RuntimeError: You call it in a graph.
 
@@ -123,6 +125,8 @@ def audit(
     if args is None:
         args = _made_up(f, name)
         report_progress("args are random numbers that fit the signature, with 2 for each unknown dimension")
+    else:
+        args = _as_keras_takes(f, name, args)
     positional, keywords = ([], dict(args)) if isinstance(args, Mapping) else (list(args), {})
     positional, keywords = tf.nest.map_structure(_to_tensor, (positional, keywords))
     with _explained(name, f):
@@ -209,6 +213,7 @@ def _check_arguments(f: Any, args: Any, like: Any, intended: Any, max_elements: 
         raise TypeError(
             f"{API}: f must be a function, a model or a loaded SavedModel with signatures, got {text.describe_type(f)}."
         )
+    misplaced_calls.check_is_no_class(API, "f", f)
     if args is not None and not isinstance(args, (list, tuple, Mapping)):
         raise TypeError(
             f"{API}: args must be a list, tuple or dict of arguments, got {text.describe_type(args)}. Pass [x]."
@@ -273,12 +278,36 @@ def _made_up(f: Any, name: str) -> Any:
 
 def _signature_in_keras(f: Any) -> Any:
     """The signature of a Keras model that knows its inputs; None for anything else."""
-    inputs: Any = getattr(f, "inputs", None)  # A list, where `input` has the structure; not every Sequential has both.
-    package = dispatch.package_of_keras_tensors(inputs or ())
+    package, structure = _inputs_in_keras(f)
     if not package:
         return None
-    structure = getattr(f, "input", inputs[0])
     return (tf.nest.map_structure(registration.module_of(package).FunctionCall.type_spec_of, structure),), {}
+
+
+def _inputs_in_keras(f: Any) -> tuple[str, Any]:
+    """The package of a Keras model that knows its inputs, and their structure; no package for anything else."""
+    inputs: Any = getattr(f, "inputs", None)  # A list, where `input` has the structure; not every Sequential has both.
+    package = dispatch.package_of_keras_tensors(inputs or ())
+    return package, getattr(f, "input", inputs[0]) if package else None
+
+
+def _as_keras_takes(f: Any, name: str, args: Any) -> Any:
+    """The arguments of `f`; for a Keras model that knows its inputs, all of them in its one argument."""
+    package, structure = _inputs_in_keras(f)
+    if not package or not f.call.__module__.startswith(f"{package}."):  # The user's own `call` can take several.
+        return args
+    names = list(structure) if isinstance(structure, Mapping) else [tensor.name for tensor in f.inputs]
+    if isinstance(args, Mapping):
+        if set(args) == set(names):
+            return [dict(args)] if tf.nest.is_nested(structure) else list(args.values())
+        if not mismatched_signature(f.call, [], dict(args)):
+            return args
+    elif not len(args) == len(names) > 1 or any(map(tf.nest.is_nested, args)):
+        return args
+    elif not isinstance(structure, Mapping):
+        return [args]
+    got = list(args) if isinstance(args, Mapping) else text.describe_type(args)
+    raise ValueError(f"{API}: args must be a dict with the inputs {names} of '{name}', got {got}.")
 
 
 @contextlib.contextmanager

@@ -193,6 +193,7 @@ def _check_options(
                 f"{API}: {name} must be a function, got {text.describe_type(function)}. Pass the function, not its "
                 "value."
             )
+        misplaced_calls.check_is_no_class(API, name, function)
     if like is not None and intended is not None:
         raise ValueError(
             f"{API}: like and intended_gradient must not both be given, because each says which gradient is right. "

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from tf_cg_ops._src.core import text
 from tf_cg_ops._src.core.signature import without_annotations
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -70,3 +71,17 @@ def for_values(api: str) -> str:
     return (
         f"Write {api}(fx, gx, x). To decorate a function that returns (value, grad_fn), use tf_cg_ops.custom_gradient."
     )
+
+
+def check_is_no_class(api: str, argument: str, value: Any) -> None:
+    """Raises TypeError for a class whose instances are functions, such as a Keras layer's.
+
+    Other classes compute values: a NamedTuple of results, for example.
+    """
+    if isinstance(value, type) and issubclass(value, Callable):  # type: ignore[arg-type]
+        raise TypeError(f"{api}: {argument} must be a function, got {text.describe_type(value)}. {use_instance(value)}")
+
+
+def use_instance(value: type) -> str:
+    """The advice for a class that was passed instead of an instance."""
+    return f"Make an instance of it, as in {text.name_of(value)}(...)."

@@ -166,6 +166,18 @@ class Decoration:
             statuses.pop()
 
 
+class _NoPlan:
+    """The attribute `plan` of a function without one, which explains itself. A `plan` of the user's function stays."""
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            raise AttributeError("plan")
+        raise AttributeError(
+            f"{instance.__tf_cg_ops__().api}: '{text.name_of(instance)}' has no plan. plan needs memory=: write "
+            "tf_cg_ops.recompute_grad(f, memory='auto')."
+        )
+
+
 # Otherwise AutoGraph would follow __wrapped__ and call the function without its gradient.
 @tf_internal.autograph_artifact
 class CustomGradient:
@@ -185,6 +197,7 @@ class CustomGradient:
     ) -> None:
         if not callable(function):
             raise not_a_function(api, function)
+        misplaced_calls.check_is_no_class(api, "the argument", function)
 
         def record() -> Decoration:
             return decoration
@@ -248,6 +261,8 @@ class CustomGradient:
             f"{self.__tf_cg_ops__().api}: '{text.name_of(self)}' has no defvjp as in JAX. Write "
             "tf_cg_ops.custom_vjp(forward, backward), which takes both passes at once."
         )
+
+    plan: Any = _NoPlan()
 
     def __repr__(self) -> str:
         return f"<{self.__tf_cg_ops__().api} of {self.__qualname__} at {id(self):#x}>"

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import text, tf_internal
+from tf_cg_ops._src.core import misplaced_calls, text, tf_internal
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.keras import keras_internal
 from tf_cg_ops._src.keras.registration import argument_config, argument_from_config
@@ -116,7 +116,7 @@ class Recompute:
             remedy = (
                 "Use tf_cg_ops.recompute_grad for a function, and the Recompute of the same Keras for a layer."
                 if not isinstance(layer, type)
-                else f"Make an instance of it, as in Recompute({layer.__name__}(...))."
+                else misplaced_calls.use_instance(layer)
             )
             raise TypeError(
                 f"{_API}: layer must be a {package}.layers.Layer or a model of {package}, got {_describe(layer)}. "

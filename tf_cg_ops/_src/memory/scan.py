@@ -102,6 +102,7 @@ def scan(
             f"{_API}: f must be a function f(carry, x) that returns (carry, y), got {text.describe_type(f)}. Pass the "
             "function first."
         )
+    misplaced_calls.check_is_no_class(_API, "f", f)
     check_checkpoint(_API, checkpoint)
     reverse = convert.to_bool(_API, "reverse", reverse)
     if length is not None and not tf.convert_to_tensor(length).dtype.is_integer:

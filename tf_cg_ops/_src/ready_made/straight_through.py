@@ -309,6 +309,8 @@ def check_surrogate(api: str, surrogate: Any, slope: Any, derivative: Any) -> No
         raise TypeError(
             f"{api}: surrogate must be a name such as 'sigmoid', or a function of x, got {text.describe(surrogate)}."
         )
+    for name, function in (("surrogate", surrogate), ("derivative", derivative)):
+        misplaced_calls.check_is_no_class(api, name, function)
     if derivative is not None and surrogate != "identity":
         raise ValueError(f"{api}: pass either surrogate or derivative, got both.")
     if slope != 1 and (derivative is not None or callable(surrogate)):
