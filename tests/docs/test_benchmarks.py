@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import pytest
 
-from benchmarks.harness import measurement, record, yardsticks
+from benchmarks.harness import measurement, names, record, yardsticks
 from benchmarks.harness.names import DECORATOR, EMBED, SQRT, TF, TF_LOOP, TFP
 from benchmarks.models import networks
 from benchmarks.report import charts, publish, table, targets
@@ -118,6 +118,17 @@ def test_the_figures_of_the_readme_are_true():
     ]
     times = [ratio["median"] for ratio in loops]
     assert f"a loop took {min(times):.2f} to {max(times):.2f} times as long" in readme
+    plans = {case["case"]: case for case in record.read("plans")["cases"]}
+    peaks = plans[f"{names.PEAK}, DenseNet121"]["implementations"]
+    planned, plain = (peaks[name]["median"] for name in (f"{names.RECOMPUTED}, memory='auto'", names.NO_RECOMPUTATION))
+    assert f"a step of DenseNet-121 takes {planned:.0f} MiB instead of {plain:.0f}" in readme
+    times = [
+        ratios[names.NO_RECOMPUTATION]["median"]
+        for title, case in plans.items()
+        for name, ratios in case["ratios"].items()
+        if title.startswith(names.STEP) and name.startswith(names.RECOMPUTED)
+    ]
+    assert f"whole models [{min(times):.2f} to {max(times):.2f} times]" in readme
 
 
 NETWORKS = networks.networks(quick=True)
