@@ -213,7 +213,7 @@ def plans(run: dict[str, Any]) -> str:
             body += [(model, f"`{name}`", reason, "", "", "") for name, reason in case["absent"].items()]
         elif kind == names.COMPILATION:
             times = ", ".join(f"{ratio(case, name)} (`{name}`)" for name in case["ratios"])
-            sentences.append(f"The first call of {model} takes, in multiples of the plain step's: {times}.")
+            sentences.append(f"The first call of {model}, in multiples of the plain first call: {times}.")
         elif kind == "planning":
             trace, plan = quantity(medians[names.TRACE], "s"), quantity(medians[names.PLAN], "s")
             sentences.append(f"To trace a function of {model} takes {trace}, to trace and plan it {plan}.")

@@ -177,7 +177,7 @@ def test_eager_mode_builds_one_graph_for_each_order():
 
 @pytest.mark.parametrize("memory", [None, "auto"])
 def test_a_loop_made_of_functions_of_tensorflow_1(memory):
-    """The loss holds loops whose functions have no graph: they cannot be compared with those of earlier calls."""
+    """The functions of the loops in this loss have no graph, so they cannot be compared with earlier calls."""
     logits = tf.random.stateless_normal([2, 5, 4], [1, 2])
 
     def loss(x):

@@ -112,7 +112,7 @@ def test_the_report_names_weights_and_a_session_finds_them(tmp_path):
 
 
 def test_gradients_without_a_step(tmp_path):
-    """LiteRT gets upstream gradients and returns gradients, here of somebody's model with a custom gradient."""
+    """LiteRT takes upstream gradients and returns gradients, also for a model with a custom gradient."""
     module = tf.Module()
     module.w = tf.Variable([2.0, 3.0], name="w")
     spike = cg.straight_through(surrogate="hard_tanh")(tf.sign)

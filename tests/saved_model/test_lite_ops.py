@@ -1,4 +1,4 @@
-"""Ops that LiteRT has not, as compositions of built-in ops: the values of TensorFlow's, in TensorFlow and in LiteRT."""
+"""Ops that LiteRT lacks, as compositions of built-in ops: the values of TensorFlow's, in TensorFlow and in LiteRT."""
 
 import re
 

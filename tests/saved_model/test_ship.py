@@ -98,7 +98,7 @@ def value_and_gradients(model, x, dy):
 
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory):
-    """For each model the expected results, and those of a process without the library and of the C program."""
+    """For each model, the expected results and the results of a process without the library and of the C program."""
     folder = tmp_path_factory.mktemp("shipped")
     rng = np.random.default_rng(0)
     keras.utils.set_random_seed(0)

@@ -274,7 +274,7 @@ def _check_training(of: list[str], wrt: list[str], loss: Any, update: Any) -> No
 def _with_gradients(
     meta_graph: Any, path: pathlib.Path, function: str, adopted: list[AdoptedGradient]
 ) -> Iterator[pathlib.Path]:
-    """The folder of a model in which the function has gradients: for those of `tf.custom_gradient`, an adopted one."""
+    """The folder of a model in which the function has gradients: an adopted one if `tf.custom_gradient` made some."""
     library = functions_of(meta_graph.graph_def)
     reached = reachable([function], lambda name: called(library[name].node_def, library))
     if not any(is_foreign(node) for name in reached for node in library[name].node_def):

@@ -1,4 +1,4 @@
-"""Functions that LiteRT (TensorFlow Lite) runs with the ops that it has built in.
+"""Functions that LiteRT (TensorFlow Lite) runs with its built-in ops.
 
 The converter tells which these are. It converts a function with TensorFlow's ops allowed, and the result lists its ops.
 """
@@ -16,7 +16,7 @@ from ._lite_ops import COMPOSITIONS
 from ._replace_ops import OUTPUT_NAMES
 
 _API = "saved_model.add_gradients"
-# What the converter writes before the name of an op of TensorFlow that LiteRT has not.
+# What the converter writes before the name of an op of TensorFlow that LiteRT lacks.
 _FLEX = "Flex"
 WEIGHT_SIGNATURES = ("weights", "set_weights")
 # An attribute of a model that Keras saved, but not of one that it exported.
@@ -24,11 +24,11 @@ _OF_KERAS = "_default_save_signature"
 
 
 def with_lite_ops(function: Any, variables: Sequence[tf.Variable], *, flex: bool) -> Any:
-    """Replaces the ops of a concrete function that LiteRT has not by compositions of ops that it has.
+    """Replaces the ops of a concrete function that LiteRT lacks by compositions of its built-in ops.
 
     Args:
       function: A concrete function of Tensors.
-      variables: The variables that it captures, and perhaps others.
+      variables: All variables that it captures. More do no harm.
       flex: Whether other ops of TensorFlow may stay, for a LiteRT with TensorFlow's ops.
 
     Returns:
@@ -37,9 +37,9 @@ def with_lite_ops(function: Any, variables: Sequence[tf.Variable], *, flex: bool
     Raises:
       ValueError: LiteRT cannot run an op, or the function has other state than variables.
     """
-    handles = {id(variable.handle) for variable in variables}
     for captured, inside in function.graph.captures:
-        if captured.dtype == tf.resource and id(captured) not in handles:
+        is_variable = any(captured is variable.handle for variable in variables)
+        if captured.dtype == tf.resource and not is_variable:
             names = ", ".join(f"{op.type} ('{op.name}')" for op in inside.consumers())
             raise ValueError(f"{_API}: with lite=True, variables must be the only state, got what {names} reads.")
     specs = tf.nest.flatten(function.structured_input_signature)
@@ -65,7 +65,7 @@ def with_lite_ops(function: Any, variables: Sequence[tf.Variable], *, flex: bool
 
 
 def _ops_that_are_not_built_in(function: Any, variables: Sequence[tf.Variable]) -> list[str]:
-    """The ops in the converted function that LiteRT has not built in; Flex stands before TensorFlow's."""
+    """The ops in the converted function that are not built into LiteRT; Flex stands before TensorFlow's."""
     module = tf.Module()
     module.state = list(variables)  # Only what is saved is converted.
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Ops that LiteRT (TensorFlow Lite) has not, composed of ops that it has built in, with the values of TensorFlow's.
+"""Ops that LiteRT (TensorFlow Lite) lacks, composed of its built-in ops, with the values of TensorFlow's ops.
 
 A function of COMPOSITIONS gets an op and its inputs, and returns its output, a list of them, or None where it does not
 cover the op. The sizes of a convolution or a pool must be known, its layout NHWC; the batch may have any size.

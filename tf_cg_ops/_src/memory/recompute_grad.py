@@ -447,7 +447,7 @@ class _RecomputedCall:
         values = list(self.values)
         if not tf.executing_eagerly():
             # The recomputation waits for the upstream gradient, and the graph does not merge it with the forward pass,
-            # nor with other gradients: oneDNN would fuse that of a convolution with that of a bias outside.
+            # nor with other gradients: oneDNN would fuse the gradients of a convolution inside and a bias outside.
             values, residuals, upstream = (
                 [_alone(value, upstream) for value in each] for each in (values, residuals, upstream)
             )
