@@ -12,7 +12,7 @@ from tf_cg_ops._src.custom_gradient.wording import Wording, without_gradient_fun
 from tf_cg_ops._src.keras import dispatch
 from tf_cg_ops._src.memory.loop_step import LoopStep
 from tf_cg_ops._src.memory.recompute_grad import Recomputation
-from tf_cg_ops._src.memory.segments import Checkpoint, Segments, factors_of
+from tf_cg_ops._src.memory.nested_loops import Checkpoint, NestedLoops, factors_of
 from tf_cg_ops._src.rewrite.built_functions import find_or_build
 from tf_cg_ops._src.rewrite.traced_call import ThreadSafeFunction
 
@@ -130,7 +130,7 @@ class Loop:
     """A traced step, and the loops that call it.
 
     `step` takes the leaves of the carry and of one slice of the inputs; it returns the leaves of the new carry and the
-    outputs. The inputs are stacked along their first dimension. `Segments` describes the other arguments.
+    outputs. The inputs are stacked along their first dimension. `NestedLoops` describes the other arguments.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class _Program:
             outputs, state = self.step([*carried[:num_carried], *inputs], carried[num_carried:], values, handles)
             return [*outputs[:num_carried], *state], outputs[num_carried:]
 
-        segments = Segments(
+        loops = NestedLoops(
             run_step,
             num_steps,
             factors_of(num_steps, self.checkpoint),
@@ -214,7 +214,7 @@ class _Program:
             self.keeps_going,
             self.reverse,
         )
-        carried, outputs = segments.run([*carry, *self.step.state(values)], inputs, values)
+        carried, outputs = loops.run([*carry, *self.step.state(values)], inputs, values)
         with tf.control_dependencies(self.step.assign(carried[num_carried:], handles)):
             return [tf.identity(value) for value in carried[:num_carried]], outputs
 

@@ -11,7 +11,7 @@ from tf_cg_ops._src.core import convert, misplaced_calls, pytree, text, tf_inter
 from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.memory import checkpointed_loop
 from tf_cg_ops._src.memory.checkpointed_loop import Carry, Loop
-from tf_cg_ops._src.memory.segments import Checkpoint, check_checkpoint
+from tf_cg_ops._src.memory.nested_loops import Checkpoint, check_checkpoint
 
 _API = "scan"
 

@@ -67,7 +67,7 @@ def _root(number: tf.Tensor, order: int) -> tf.Tensor:
 
 
 @dataclasses.dataclass(frozen=True)
-class Segments:
+class NestedLoops:
     """Runs the steps in nested loops."""
 
     step: Step  # TensorFlow ops only; its stateful ops can run again.
