@@ -15,7 +15,7 @@ import tf_cg_ops as cg
 from tf_cg_ops._src.memory import recompute_grad
 from tf_cg_ops._src.memory.cuts import Choices
 from tf_cg_ops._src.memory.graph_costs import GraphCosts
-from tf_cg_ops._src.memory.plan import PlannedPiece
+from tf_cg_ops._src.memory.plan import Part
 
 from ..support.modes import RUNS as MODES
 
@@ -124,7 +124,7 @@ def test_gradients_do_not_depend_on_where_the_graph_is_cut(monkeypatch):
         operations = GraphCosts(graph, inputs, sources, is_kept).operations
         places.append(len(operations))
         parts = operations[: len(places)], operations[len(places) :]
-        return None, [PlannedPiece(part, True) for part in parts]
+        return None, [Part(part, True) for part in parts]
 
     monkeypatch.setattr(recompute_grad, "make_plan", cut)
     expected = tf.function(gradients)(with_maxima)

@@ -97,6 +97,9 @@ from tensorflow.python.ops import script_ops
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context, core
 
+# Runs and records an op of any type with given attributes. tf.raw_ops has a function with other parameters for each.
+from tensorflow.python.eager import execute as _execute
+
 # Tells whether a tape or an accumulator watches a tensor; should_record_backprop ignores accumulators.
 from tensorflow.python.ops.gradients_util import PossibleTapeGradientTypes as possible_gradient_types
 
@@ -342,6 +345,43 @@ def forget_captures(graph: Any) -> None:
 def create_op(graph: Any, op_type: str, inputs: list[Any], attributes: dict[str, Any], **options: Any) -> Any:
     """Adds an op to a graph, with inputs from that graph and attributes as protos."""
     return graph._create_op_internal(op_type, inputs, attrs=attributes, **options)
+
+
+# TensorFlow only records ops that its Python functions create, and these take other arguments for each type.
+def run_like(op: Any, inputs: list[Any]) -> list[Any]:
+    """Runs an op of a graph in eager mode, on other inputs, and records it as plain code does."""
+    if op.type == "Const":
+        return [tf.constant(tf.make_ndarray(op.get_attr("value")), op.outputs[0].dtype)]
+    attributes = _attributes_of(op)
+    outputs = _execute.execute(op.type, len(op.outputs), inputs, attributes, context.context())
+    _execute.record_gradient(op.type, inputs, attributes, outputs)
+    return outputs
+
+
+def record_copy(op: Any) -> None:
+    """Records an op that `create_op` made, as TensorFlow's Python functions do."""
+    if op.inputs and op.outputs:
+        _execute.record_gradient(op.type, list(op.inputs), _attributes_of(op), list(op.outputs))
+
+
+def _attributes_of(op: Any) -> tuple[Any, ...]:
+    """The names and values of all attributes, in the form in which TensorFlow's Python functions pass them."""
+    flat: list[Any] = []
+    for attribute in op.op_def.attr:
+        value = op.get_attr(attribute.name)
+        flat += [attribute.name, [*map(_plain, value)] if isinstance(value, list) else _plain(value)]
+    return tuple(flat)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tf.DType):
+        return value.as_datatype_enum
+    if isinstance(value, tf.compat.v1.NameAttrList):
+        return value.name
+    if type(value).__name__ == "TensorShapeProto":
+        shape = tf.TensorShape(value)
+        return None if shape.rank is None else shape.as_list()
+    return value
 
 
 # The graph in which TensorFlow builds the gradient of a tf.function does not order stateful ops, and only runs the ones

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -66,7 +66,7 @@ class Backward:
     has_captures: bool = False
     passed: Sequence[int] = ()  # The components whose upstream gradients pass to the last flat inputs.
     needed: tuple[bool, ...] | None = None  # What `grad_fn` gets as `needed`, if it takes that.
-    has_marks: bool | None = None  # Whether the used outputs are marked; None if `grad_fn` gets zeros for the others.
+    is_marked: bool = False  # Whether `grad_fn` gets None for the outputs that are not used.
 
     def __call__(self, upstream: Sequence[Any]) -> list[Any]:
         if keras_internal.current_scopes() != self.scopes:
@@ -77,8 +77,8 @@ class Backward:
             # In a graph, for example of tape.jacobian, this is a first derivative.
             with traced_rule.derivative(1):
                 return self(upstream)
-        if self.has_marks is not None:
-            upstream = unused_outputs.with_none(upstream, self.has_marks)
+        if self.is_marked:
+            upstream = unused_outputs.with_none(upstream)
         dys = pytree.upstream_gradients(self.outputs, self.components, upstream)
         kwargs: dict[str, Any] = {} if self.needed is None else {"needed": self.needed}
         if self.checks.variables:
@@ -150,7 +150,7 @@ def call_with_gradient(
         backward = Backward(grad_fn, checks, [value], [[value]], scopes)
         return tapes.recorded_copies(name, [value], list(itertools.chain(*inputs)), backward)[0]
     grad_fn = grad_fn if isinstance(grad_fn, GradFn) else GradFn(grad_fn)
-    leaves = _leaves_of_value(wording.api, name, value)
+    leaves = leaves_of_value(wording.api, name, value)
     returned = _only_returned(leaves, variables, arguments.values)
     if returned and grad_fn.captures is None and takes_variables(wording, grad_fn.function):
         variables = merged(variables, [v for i in returned if (v := as_variable(leaves[i])) is not None])
@@ -171,8 +171,7 @@ def call_with_gradient(
     if returned:
         backward.passed = [sum(map(len, components[:i])) for i in returned]
         flat_inputs += [flat_outputs[position] for position in backward.passed]
-    if not grad_fn.materialize:
-        backward.has_marks = is_eager
+    backward.is_marked = not grad_fn.materialize
     for_tapes = backward
     if grad_fn.takes_needed:
         backward.needed = tuple(map(bool, inputs))
@@ -203,14 +202,8 @@ def _compute(
     graph: Any = None if is_eager else tf.compat.v1.get_default_graph()
     is_of_session = graph is not None and not graph.building_function
     num_operations = graph.num_operations() if is_of_session else 0
-    try:
+    with explained_errors(wording, function, args, kwargs):
         result, read = call_and_note_reads(compute, args, kwargs, is_eager)
-    except TypeError:
-        bind(wording.api, function, args, kwargs, wording.how_to_call)
-        raise
-    except (NotImplementedError, AttributeError) as error:
-        wording.add_note_about_numpy(f"'{text.name_of(function)}'", error)
-        raise
     is_pair = isinstance(result, (tuple, list)) and len(result) == 2
     if not is_pair or not (callable(result[1]) or isinstance(result[1], GradFn)):
         bind(wording.api, function, args, kwargs, wording.how_to_call)
@@ -233,7 +226,23 @@ def _compute(
     return value, grad_fn, captured_variables(watched, arguments.values)
 
 
-def _leaves_of_value(api: str, name: str, value: Any) -> list[Any]:
+@contextlib.contextmanager
+def explained_errors(
+    wording: Wording, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> Iterator[None]:
+    """A context for a call of the user's function, which explains errors of calls that do not fit and of NumPy."""
+    try:
+        yield
+    except TypeError:
+        bind(wording.api, function, args, kwargs, wording.how_to_call)
+        raise
+    except (NotImplementedError, AttributeError) as error:
+        wording.add_note_about_numpy(f"'{text.name_of(function)}'", error)
+        raise
+
+
+def leaves_of_value(api: str, name: str, value: Any) -> list[Any]:
+    """The leaves of a value; an error if the function would lose gradients of some."""
     if isinstance(value, tf.Tensor):
         return [value]
     if dispatch.package_of_keras_tensors(tf.nest.flatten(value)):  # They come from a closure or an object.

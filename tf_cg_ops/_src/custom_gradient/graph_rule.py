@@ -134,6 +134,20 @@ def vectorize(
     return attach(live_rule.OF_THE_OP, rule_op.function_name(op), results, inputs, backward, error=rule_op.error(op))
 
 
+def run_eagerly(op: Any, values: list[Any]) -> list[tf.Tensor]:
+    """In eager mode, the results of an op of a graph for values of its inputs, with its traced rule."""
+    results, inputs, captures = rule_op.parts_of_inputs(op, values)
+
+    def backward(dys: Sequence[Any]) -> list[Any]:
+        exception = live_rule.exception_of(op)
+        if exception is not None:
+            raise exception
+        function = tf.function(lambda dys, captures: _import(op, dys, captures, inputs), autograph=False)
+        return function(list(map(slices.to_dense, dys)), captures)
+
+    return tapes.recorded_copies(rule_op.function_name(op), results, inputs, backward)
+
+
 def _call(
     live: LiveRule, op: Any, dys: Sequence[Any], captures: list[tf.Tensor], inputs: Sequence[tf.Tensor]
 ) -> list[Any]:

@@ -62,9 +62,9 @@ def set_rule_graph(op: Any, graph: Any) -> None:
     setattr(op, _RULE_GRAPH, graph)
 
 
-def parts_of_inputs(op: Any) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Tensor]]:
-    """Splits the inputs of an op into the results, the inputs of the function, and what the rule captures."""
-    tensors, num_results, num_inputs = list(op.inputs), len(op.outputs), len(op.get_attr("Tinputs"))
+def parts_of_inputs(op: Any, values: Sequence[Any] = ()) -> tuple[list[Any], list[Any], list[Any]]:
+    """Splits an op's inputs, or values for them, into results, inputs of the function, and what the rule captures."""
+    tensors, num_results, num_inputs = list(values or op.inputs), len(op.outputs), len(op.get_attr("Tinputs"))
     return tensors[:num_results], tensors[num_results:][:num_inputs], tensors[num_results + num_inputs :]
 
 

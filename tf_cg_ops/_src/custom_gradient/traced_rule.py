@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
-from tf_cg_ops._src.custom_gradient import variable_reads
+from tf_cg_ops._src.custom_gradient import unused_outputs, variable_reads
 from tf_cg_ops._src.custom_gradient.rule_graph import RuleGraph
 from tf_cg_ops._src.custom_gradient.wording import Wording
 
@@ -143,7 +143,7 @@ def _trace(name: str, results: list[tf.Tensor], backward: Callable[[list[Any]], 
 
     def rule(*upstream: tf.Tensor) -> list[tf.Tensor]:
         tf.compat.v1.get_default_graph().seed = seed
-        upstream_of = dict(zip(differentiated, upstream, strict=True))
+        upstream_of = dict(zip(differentiated, map(unused_outputs.mark, upstream), strict=True))
         dys = [upstream_of[i] if i in upstream_of else zeros_like(result) for i, result in enumerate(results)]
         gradients = []
         for position, gradient in enumerate(backward(dys)):

@@ -5,47 +5,41 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import tapes
+from tf_cg_ops._src.core import library, tapes
 
-# The attribute of an upstream gradient that came through an identity of `marked`. It is on the gradient itself, because
+# The attribute of an upstream gradient that came through an output of `marked`. It is on the gradient itself, because
 # threads can share a persistent tape.
 _MARK = "_tf_cg_ops_is_used"
 
 
 def marked(name: str, outputs: list[tf.Tensor]) -> list[tf.Tensor]:
-    """The outputs; in eager mode behind identities, whose gradients run only for used outputs."""
+    """The outputs, each behind an op of its own whose gradient runs only if the output is used.
+
+    In a graph this is a barrier: TensorFlow's optimizers confuse the results of one op, so that relu and max_pool of
+    the second one read the first.
+    """
     if not tf.executing_eagerly():
-        return outputs
+        return [library.custom_gradient_barrier([output], [])[0] for output in outputs]
     copies = [tapes.unrecorded_identity(output) for output in outputs]
     for copy, output in zip(copies, outputs, strict=True):
-        tapes.record(name, [copy], [output], lambda dy: [_with_mark(dy)])
+        tapes.record(name, [copy], [output], lambda dy: [with_mark(dy)])
     return copies
 
 
-def with_none(upstream: Sequence[Any], has_marks: bool) -> list[Any]:
-    """The upstream gradients with None for each unused output; `has_marks` in the mode that computed the value."""
+def with_none(upstream: Sequence[Any]) -> list[Any]:
+    """The upstream gradients of marked outputs, with None for each unused one."""
     # Forward mode transposes each function by itself.
-    if has_marks and tapes.new_tapes_record():
-        return [dy if hasattr(dy, _MARK) else None for dy in upstream]
-    return [None if _is_zero(dy) else dy for dy in upstream]
+    return [dy if hasattr(dy, _MARK) else None for dy in upstream] if tapes.new_tapes_record() else list(upstream)
 
 
-def _with_mark(dy: Any) -> Any:
+def with_mark(dy: Any) -> Any:
+    """The upstream gradient of a marked output."""
     if isinstance(dy, tf.IndexedSlices):
-        dy = tf.IndexedSlices(dy.values, dy.indices, dy.dense_shape)
-    else:
-        dy = tf.identity(dy)
+        return mark(tf.IndexedSlices(dy.values, dy.indices, dy.dense_shape))
+    return None if dy is None else mark(tf.identity(dy))
+
+
+def mark(dy: Any) -> Any:
+    """Marks a Tensor that is only used as the upstream gradient of a used output."""
     setattr(dy, _MARK, True)
     return dy
-
-
-def _is_zero(dy: Any) -> bool:
-    """Whether a Tensor of a graph is known to be zero while tracing."""
-    if dy is None or isinstance(dy, tf.IndexedSlices) or not hasattr(dy, "op"):
-        return dy is None
-    if dy.op.type == "ZerosLike":
-        return True
-    if dy.op.type == "Fill":
-        dy = dy.op.inputs[1]
-    value = tf.get_static_value(dy) if dy.op.type == "Const" else None
-    return value is not None and not value.any()

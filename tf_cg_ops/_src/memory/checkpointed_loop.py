@@ -11,8 +11,8 @@ from tf_cg_ops._src.core import convert, pytree, tapes, text, tf_internal
 from tf_cg_ops._src.custom_gradient.wording import Wording, without_gradient_function
 from tf_cg_ops._src.keras import dispatch
 from tf_cg_ops._src.memory.loop_step import LoopStep
-from tf_cg_ops._src.memory.recompute_grad import Recomputation
 from tf_cg_ops._src.memory.nested_loops import Checkpoint, NestedLoops, factors_of
+from tf_cg_ops._src.memory.recompute_grad import Recomputation
 from tf_cg_ops._src.rewrite.built_functions import find_or_build
 from tf_cg_ops._src.rewrite.traced_call import ThreadSafeFunction
 

@@ -3,6 +3,7 @@
 Random ops take a seed, loops and branches get the values of variables that they only read, and calls are inlined.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,12 +22,37 @@ _READS = frozenset(["ReadVariableOp", "ResourceGather"])
 _RULE = "CustomGradientRule"
 
 
+@dataclasses.dataclass(frozen=True)
+class Read:
+    """What was read from a variable: its value, or rows of a table.
+
+    Attributes:
+      op: The op that read it, in the graph that is copied.
+      handle: The handle of the variable.
+      value: What was read.
+      indices: The rows, or None.
+    """
+
+    op: Any
+    handle: tf.Tensor
+    value: tf.Tensor
+    indices: tf.Tensor | None = None
+
+    def again(self, handle: Any, indices: Any) -> tf.Tensor:
+        """Reads the same from the variable as it is now, which connects a tape with it."""
+        dtype = self.op.get_attr("dtype")
+        if indices is None:
+            return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+        batch_dims = self.op.get_attr("batch_dims")
+        return tf.raw_ops.ResourceGather(resource=handle, indices=indices, dtype=dtype, batch_dims=batch_dims)
+
+
 class ForwardPass:
     """Replaces ops while the graph of the function is copied."""
 
     def __init__(self, wording: Wording) -> None:
         self._wording = wording
-        self.reads: list[tuple[Any, tf.Tensor]] = []  # Handle and value of each variable read.
+        self.reads: list[Read] = []
         self._seeds = Seeds()
         self._current_values: dict[int, tf.Tensor] = {}  # By handle: the variables read and not written since.
         self._depth = 0  # How many loops and branches the copy is inside.
@@ -34,6 +60,10 @@ class ForwardPass:
     def __call__(self, copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor] | None:
         if op.type in control_flow.LOOPS | control_flow.CONDITIONALS:
             return self._copy_control_flow(copy, op, inputs)
+        if op.type == "ResourceGather" and not self._depth:  # Reading the whole table can copy it.
+            (rows,) = copy.copy_op(op, inputs)
+            self.reads.append(Read(op, inputs[0], rows, inputs[1]))
+            return [rows]
         if op.type in _READS and (value := self._read(op, inputs[0])) is not None:
             return [value] if op.type == "ReadVariableOp" else [gather(op, value, inputs[1])]
         if op.type in STATELESS:
@@ -48,7 +78,7 @@ class ForwardPass:
         if value is None and not self._depth:
             value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=op.get_attr("dtype"))
             self._current_values[id(handle)] = value
-            self.reads.append((handle, value))
+            self.reads.append(Read(op, handle, value))
         return value
 
     def _forget(self, handles: list[tf.Tensor]) -> None:

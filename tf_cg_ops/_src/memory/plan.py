@@ -7,7 +7,7 @@ import importlib
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -111,8 +111,7 @@ def _mib(size: float) -> str:
     return f"{size / 2**20:,.1f} MiB"
 
 
-@dataclasses.dataclass(frozen=True)
-class PlannedPiece:
+class Part(NamedTuple):
     """The ops of a segment."""
 
     operations: Sequence[Any]
@@ -127,7 +126,7 @@ def make_plan(
     inputs: Sequence[Any],
     sources: Sequence[Any],
     is_kept: Callable[[Any], bool],
-) -> tuple[Plan, list[PlannedPiece]]:
+) -> tuple[Plan, Sequence[Part]]:
     """Plans the gradient of a traced graph: see `GraphCosts` for the arguments."""
     costs = GraphCosts(graph, inputs, sources, is_kept)
     if costs.has_unknown_sizes and isinstance(memory, int):
@@ -153,8 +152,8 @@ def make_plan(
             "Give more memory, or write memory='auto' for the least."
         )
     cuts = choices.best(max(budget, least))
-    pieces = [
-        PlannedPiece(costs.operations[start:end], again)
+    parts = [
+        Part(costs.operations[start:end], again)
         for start, end, again in zip(cuts.places, cuts.places[1:], cuts.is_recomputed, strict=False)
     ]
     plan = Plan(
@@ -162,10 +161,10 @@ def make_plan(
         int(choices.plain_peak),
         cuts.extra_cost / max(choices.total_cost, 1e-30),
         tuple(
-            Segment(piece.operations[0].name, int(kept), piece.is_recomputed)
-            for piece, kept in zip(pieces, cuts.kept, strict=True)
+            Segment(part.operations[0].name, int(kept), part.is_recomputed)
+            for part, kept in zip(parts, cuts.kept, strict=True)
         ),
         tuple(cuts.course),
         tuple(map(float, choices.plain_course)),
     )
-    return plan, pieces
+    return plan, parts

@@ -13,10 +13,9 @@ from typing import Any, Protocol, TypeVar, overload
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import library, misplaced_calls, pytree, slices, text, tf_internal
+from tf_cg_ops._src.core import misplaced_calls, pytree, text, tf_internal
 from tf_cg_ops._src.core.types import P, R, Structure
-from tf_cg_ops._src.core.variables import as_variable
-from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
+from tf_cg_ops._src.custom_gradient.call import explained_errors, leaves_of_value
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, Method
 from tf_cg_ops._src.custom_gradient.variables import handles_of
 from tf_cg_ops._src.custom_gradient.wording import Wording, without_gradient_function
@@ -24,10 +23,9 @@ from tf_cg_ops._src.keras import registration
 from tf_cg_ops._src.keras.dispatch import package_of_keras_tensors
 from tf_cg_ops._src.memory import checkpoint_name
 from tf_cg_ops._src.memory.checkpoint_name import Keep, check_keep
-from tf_cg_ops._src.memory.forward_pass import with_derivative_of
-from tf_cg_ops._src.memory.pieces import PiecesOfFunction
-from tf_cg_ops._src.memory.plan import Memory, Plan, PlannedPiece, check_memory, make_plan
-from tf_cg_ops._src.memory.replay import Replay
+from tf_cg_ops._src.memory.flat_trace import FlatTrace
+from tf_cg_ops._src.memory.plan import Memory, Part, Plan, check_memory, make_plan
+from tf_cg_ops._src.memory.segments import SegmentedFunction
 from tf_cg_ops._src.rewrite.built_functions import find_or_build
 from tf_cg_ops._src.rewrite.traced_call import TracedCall, arrays_to_tensors
 
@@ -206,34 +204,38 @@ class Recomputation:
         """The value of the function, with its gradient."""
         if tf.executing_eagerly() and not tf_internal.could_possibly_record():
             return function(*args, **kwargs)
+        api, name = self.wording.api, text.name_of(function)
+        pytree.flatten_arguments(api, function, args, kwargs)  # It refuses arguments whose gradients would be lost.
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        if self.memory is not None and graph is not None and not graph.building_function:
+            raise NotImplementedError(
+                f"{api}: '{name}' with memory must be called in eager mode or in a tf.function, got a graph of "
+                "TensorFlow 1. Leave out memory, or build the graph with tf.function."
+            )
         try:
-            if self.memory is not None:
-                return self._in_pieces(function, args, kwargs)
-
-            def compute(*args: Any, **kwargs: Any) -> Any:
-                trace, values = _traced(self.wording, function, args, kwargs)
-                inside = [*trace.inputs, *trace.outside.inside]
-                replay = find_or_build(
-                    (self.wording.api, checkpoint_name.chosen(self.keep, trace.graph)),
-                    trace.graph,
-                    inside,
-                    lambda: Replay(self.wording, text.name_of(function), trace.graph, inside, self.keep),
-                )
-                captures = [tensor for _, tensor in trace.outside.captures]
-                trace.forget_outside()
-                leaves = pytree.flatten_arguments(self.wording.api, function, args, kwargs).values
-                outputs, grad_fn = _recomputed(replay, values, leaves, len(trace.inputs), captures, trace.variables)
-                return trace.pack(outputs), grad_fn
-
-            return call_with_gradient(function, args, kwargs, wording=self.wording, compute=compute)
+            with explained_errors(self.wording, function, args, kwargs):
+                trace, values = _traced(function, args, kwargs)
         except _MergesReplicasError:
             warnings.warn(
-                f"{self.wording.api}: '{text.name_of(function)}' is not recomputed, because it merges the replicas of "
-                "a strategy, as an all_reduce or a synchronized batch normalization does. TensorFlow does not trace "
-                "that. Values and gradients are the same. Merge outside of the function to save memory.",
+                f"{api}: '{name}' is not recomputed, because it merges the replicas of a strategy, as an all_reduce or "
+                "a synchronized batch normalization does. TensorFlow does not trace that. Values and gradients are the "
+                "same. Merge outside of the function to save memory.",
                 stacklevel=2,
             )
             return function(*args, **kwargs)
+        key = api, checkpoint_name.chosen(self.keep, trace.graph), self.memory
+        run = find_or_build(key, trace.graph, trace.inside, lambda: self._build(name, trace))
+        for variable in trace.variables:  # Their handles are inputs, so running the segments does not report them.
+            tf_internal.variable_accessed(variable)
+        ordered: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        if self.memory is not None and graph is not None and not tf_internal.orders_side_effects(graph):
+            ordered = tf_internal.control_dependencies_added(graph)
+        with ordered:
+            outputs = run(values)
+        trace.forget_outside()
+        value = trace.pack(outputs)
+        leaves_of_value(api, name, value)  # All of it has gradients.
+        return value
 
     def plan(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Plan:
         """The plan for a call with these arguments, Tensors or their specs."""
@@ -247,103 +249,27 @@ class Recomputation:
                     lambda leaf: placeholder(leaf) if is_spec(leaf) else leaf, (list(args), kwargs)
                 )
                 return self.plan(function, args, kwargs)
-        trace, _ = _traced(self.wording, function, args, kwargs)
-        return self._planned(function, trace)[0]
+        return self._planned(text.name_of(function), _traced(function, args, kwargs)[0])[1]
 
-    def _planned(
-        self, function: Callable[..., Any], trace: TracedCall
-    ) -> tuple[Plan, list[PlannedPiece], Callable[[Any], bool]]:
-        """The plan, its pieces, and the predicate of what is kept in any case."""
+    def _build(self, name: str, trace: TracedCall) -> SegmentedFunction:
+        if self.memory is None:
+            whole = [Part(trace.graph.get_operations(), True)]
+            return SegmentedFunction(self.wording, name, trace.graph, trace.inside, whole, self.keep)
+        flat, _, parts, is_kept = self._planned(name, trace)
+        return SegmentedFunction(self.wording, name, flat.graph, flat.inside, parts, is_kept)
+
+    def _planned(self, name: str, trace: TracedCall) -> tuple[FlatTrace, Plan, Sequence[Part], Callable[[Any], bool]]:
+        """The trace that the plan cuts, the plan, its parts, and the predicate of what is kept in any case."""
         assert self.memory is not None
-        name, inside = text.name_of(function), [*trace.inputs, *trace.outside.inside]
+        flat = FlatTrace(self.wording, trace.graph, trace.inside)
         trained = {id(handle) for variable in trace.variables for handle in handles_of(variable)}
-        outside = [*trace.outside.captures, *(pair for pair in trace.outside.handles if id(pair[1]) in trained)]
-        sources = [*filter(tf_internal.is_trainable, trace.inputs), *(inside for inside, _ in outside)]
-        is_kept = checkpoint_name.predicate(
-            self.keep, name, checkpoint_name.operations_of(trace.graph), self.wording.api
-        )
-        return *make_plan(self.wording.api, name, self.memory, trace.graph, inside, sources, is_kept), is_kept
-
-    def _in_pieces(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """The value of the function, computed in the pieces of a plan."""
-        api, name = self.wording.api, text.name_of(function)
-        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-        if graph is not None and not graph.building_function:
-            raise NotImplementedError(
-                f"{api}: '{name}' with memory must be called in eager mode or in a tf.function, got a graph of "
-                "TensorFlow 1. Leave out memory, or build the graph with tf.function."
-            )
-        trace, values = _traced(self.wording, function, args, kwargs)
-        inside = [*trace.inputs, *trace.outside.inside]
-
-        def build() -> PiecesOfFunction:
-            _, planned, is_kept = self._planned(function, trace)
-            return PiecesOfFunction(self.wording, name, trace.graph, inside, planned, is_kept)
-
-        key = api, checkpoint_name.chosen(self.keep, trace.graph), self.memory
-        pieces = find_or_build(key, trace.graph, inside, build)
-        ordered: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
-        if graph is not None and not tf_internal.orders_side_effects(graph):
-            ordered = tf_internal.control_dependencies_added(graph)
-        with ordered:
-            outputs = pieces(values, self._piece_runner(trace.variables))
-        trace.forget_outside()
-        return trace.pack(outputs)
-
-    def _piece_runner(self, variables: Sequence[tf.Variable]) -> Callable[..., list[tf.Tensor]]:
-        for variable in variables:  # Their handles are inputs of the pieces, which do not report that they read them.
-            tf_internal.variable_accessed(variable)
-
-        def run(name: str, replay: Replay, values: list[Any]) -> list[tf.Tensor]:
-            tensors = [value for value in values if value.dtype != tf.resource]
-            handles = {id(value) for value in values[len(tensors) :]}
-            read = [v for v in variables if any(id(handle) in handles for handle in handles_of(v))]
-
-            def piece(*tensors: tf.Tensor) -> Any:
-                return _recomputed(replay, values, tensors, len(tensors), [], read)
-
-            piece.__qualname__ = name
-            outputs = call_with_gradient(piece, tensors, {}, wording=self.wording, compute=piece)
-            return outputs if tf.executing_eagerly() else [*outputs[:1], *map(_alone, outputs[1:])]
-
-        return run
-
-
-def _recomputed(
-    replay: Replay,
-    values: list[Any],
-    leaves: Sequence[Any],
-    num_tensors: int,
-    captures: list[tf.Tensor],
-    variables: list[tf.Variable],
-) -> tuple[list[tf.Tensor], GradFn]:
-    """The outputs of a replay for these values, and their gradient with respect to the leaves of the arguments.
-
-    The values are first the Tensors of the arguments, then the captures, then numbers and handles.
-    """
-    with tf_internal.stop_recording():
-        outputs, residuals = replay.forward(values)
-    call = _RecomputedCall(replay, values[:num_tensors], captures, values, residuals, variables)
-    passed = [variable for leaf in leaves if (variable := as_variable(leaf)) is not None]
-    unreported = call.unreported_reads(passed)
-
-    def grad_fn(*dys: Any, needed: Sequence[bool], variables: Sequence[tf.Variable] = ()) -> Any:
-        # In a graph, the tapes and the saved rule share one gradient, so nothing is skipped there.
-        skipped = {
-            id(tensor)
-            for leaf, is_needed in zip(leaves, needed, strict=True)
-            if not is_needed and tf.executing_eagerly()
-            for tensor in pytree.tensors_for_gradients(leaf)
-        }
-        gradients = call.gradients(dys, [*variables, *passed], skipped)
-        by_leaf = [gradients.take_leaf(leaf) for leaf in leaves]
-        by_variable = [gradients.take(*handles_of(variable)) for variable in variables]
-        sources = [*call.differentiable_captures, *(handle for handle, _ in unreported)]
-        by_capture = [gradients.take(source) for source in sources]
-        return (by_leaf, by_variable) if variables else by_leaf, by_capture
-
-    captured = [*call.differentiable_captures, *(_read(handle, dtype) for handle, dtype in unreported)]
-    return outputs, GradFn(grad_fn, captured, variables, takes_needed=True)
+        differentiable = [*map(tf_internal.is_trainable, trace.inputs), *[True] * len(trace.outside.captures)]
+        differentiable += [False] * len(trace.outside.numbers)
+        differentiable += [id(handle) in trained for _, handle in trace.outside.handles]
+        sources = [tensor for tensor, has_gradient in zip(flat.inside, differentiable, strict=True) if has_gradient]
+        api, graph = self.wording.api, flat.graph
+        is_kept = checkpoint_name.predicate(self.keep, name, graph.get_operations(), api)
+        return flat, *make_plan(api, name, self.memory, graph, flat.inside, sources, is_kept), is_kept
 
 
 class _MergesReplicasError(Exception):
@@ -385,9 +311,7 @@ def is_recomputing() -> bool:
     return getattr(_thread, "depth", 0) > 0
 
 
-def _traced(
-    wording: Wording, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-) -> tuple[TracedCall, list[Any]]:
+def _traced(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[TracedCall, list[Any]]:
     """Traces a call; returns the trace and the values of its inputs."""
     args, kwargs = arrays_to_tensors((args, kwargs))
     _thread.depth = getattr(_thread, "depth", 0) + 1
@@ -397,120 +321,3 @@ def _traced(
     finally:
         _thread.depth -= 1
     return trace, [*pytree.tensors_in((args, kwargs)), *trace.outside.values]
-
-
-@dataclasses.dataclass(frozen=True)
-class _RecomputedCall:
-    """One call of a traced function, and its gradient."""
-
-    replay: Replay
-    tensors: list[tf.Tensor]  # Of the arguments.
-    captures: list[tf.Tensor]
-    values: list[Any]  # All inputs of the replay: the Tensors, the captures, numbers, and handles.
-    residuals: list[tf.Tensor]
-    variables: list[tf.Variable]  # Reported by TensorFlow.
-
-    @property
-    def differentiable_captures(self) -> list[tf.Tensor]:
-        """The captures that have gradients."""
-        return [tensor for tensor in self.captures if tf_internal.is_trainable(tensor)]
-
-    @property
-    def _read_handles(self) -> list[Any]:
-        """For each residual, the handle of the variable that it was read from, or None."""
-        return [None if position is None else self.values[position] for position in self.replay.reads]
-
-    def unreported_reads(self, passed: Sequence[tf.Variable]) -> list[tuple[Any, tf.DType]]:
-        """The handle and dtype of each variable that was read, but neither passed nor reported by TensorFlow.
-
-        TensorFlow only reports trainable variables, but a tape can watch any variable.
-        """
-        reported = {id(handle) for variable in (*self.variables, *passed) for handle in handles_of(variable)}
-        pairs = zip(self._read_handles, self.residuals, strict=True)
-        reads = {id(h): (h, value.dtype) for h, value in pairs if h is not None and tf_internal.is_trainable(value)}
-        return [read for key, read in reads.items() if key not in reported]
-
-    def gradients(self, dys: Sequence[Any], variables: Sequence[tf.Variable], skipped: set[int]) -> _Gradients:
-        """The gradients of the Tensors without these ids, of all captures, and of the handles of variables."""
-        upstream = [
-            tensor
-            for gradient in dys
-            for tensor in pytree.tensors_for_gradients(slices.to_dense(gradient))
-            if tf_internal.is_trainable(tensor)
-        ]
-        # Derivatives of higher order go from a value that was read to its variable.
-        variable_of = {id(handle): variable for variable in variables for handle in handles_of(variable)}
-        residuals = [
-            residual if handle is None else _as_read(residual, handle, variable_of.get(id(handle)))
-            for residual, handle in zip(self.residuals, self._read_handles, strict=True)
-        ]
-        values = list(self.values)
-        if not tf.executing_eagerly():
-            # The recomputation waits for the upstream gradient, and the graph does not merge it with the forward pass,
-            # nor with other gradients: oneDNN would fuse the gradients of a convolution inside and a bias outside.
-            values, residuals, upstream = (
-                [_alone(value, upstream) for value in each] for each in (values, residuals, upstream)
-            )
-        sources = [*self.tensors, *self.captures]
-        needed = [id(source) not in skipped for source in sources]
-        needed += [False] * (len(values) - len(sources))
-        found = self.replay.backward(values, residuals, upstream, needed)
-        return _Gradients(
-            [*sources, *self._read_handles],
-            [*found[: len(sources)], *found[len(values) : len(values) + len(residuals)]],
-        )
-
-
-def _alone(value: Any, after: Sequence[tf.Tensor] = ()) -> Any:
-    """The value as the only result of an op that TensorFlow does not know, once the other Tensors are computed.
-
-    TensorFlow's optimizers confuse the results of one op: they make relu and max_pool of the second one read the first.
-    """
-    # Not a handle, nor a shape, which XLA must know while it compiles.
-    is_shape = value.dtype in (tf.int32, tf.int64) and value.shape.rank in (0, 1)
-    if value.dtype == tf.resource or is_shape:
-        return value
-    return library.custom_gradient_barrier([value], list(after))[0]
-
-
-class _Gradients:
-    """Gradients by Tensor or by handle of a variable. Each can be taken once.
-
-    If a Tensor or variable is passed in several places, the first place gets its whole gradient.
-    """
-
-    def __init__(self, sources: Sequence[Any], gradients: Sequence[Any]) -> None:
-        self._left: dict[int, list[Any]] = {}
-        for source, gradient in zip(sources, gradients, strict=True):
-            if gradient is not None:
-                self._left.setdefault(id(source), []).append(gradient)
-
-    def take(self, *sources: Any) -> Any:
-        """The sum of the gradients of these sources; None if they have none, or it was taken before."""
-        taken = [gradient for source in sources for gradient in self._left.pop(id(source), [])]
-        if len(taken) <= 1:
-            return taken[0] if taken else None
-        return tf.add_n([slices.to_dense(gradient) for gradient in taken])
-
-    def take_leaf(self, leaf: Any) -> Any:
-        """The gradient of a leaf of the arguments."""
-        variable = as_variable(leaf)
-        if variable is not None:
-            return self.take(*handles_of(variable))
-        parts = pytree.tensors_for_gradients(leaf)
-        found = [self.take(part) for part in parts]
-        if len(found) <= 1 or all(gradient is None for gradient in found):
-            return found[0] if found else None
-        return pytree.replace_tensors([leaf], [parts], found)[0]
-
-
-def _read(handle: Any, dtype: tf.DType) -> tf.Tensor:
-    return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
-
-
-def _as_read(value: tf.Tensor, handle: Any, variable: tf.Variable | None) -> tf.Tensor:
-    """A value that was read earlier from a variable, with the derivative 1 with respect to the variable."""
-    if (tf.executing_eagerly() and not tf_internal.could_possibly_record()) or not tf_internal.is_trainable(value):
-        return value
-    read = _read(handle, value.dtype) if variable is None else tf.convert_to_tensor(variable)
-    return with_derivative_of(value, read)

@@ -3,9 +3,9 @@
 The gradient computes everything else again.
 """
 
+import itertools
 import threading
 from collections.abc import Callable, Sequence
-from itertools import zip_longest
 from typing import Any
 
 import tensorflow as tf
@@ -14,7 +14,7 @@ from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.memory import checkpoint_name
 from tf_cg_ops._src.memory.checkpoint_name import Keep
-from tf_cg_ops._src.memory.forward_pass import ForwardPass, with_derivative_of
+from tf_cg_ops._src.memory.forward_pass import ForwardPass, Read, with_derivative_of
 from tf_cg_ops._src.memory.gradient_function import GradientFunction
 from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
@@ -22,14 +22,11 @@ from tf_cg_ops._src.rewrite.traced_call import spec_of
 
 # Stateful ops that are safe to run again.
 _CHECKS = frozenset(["CheckNumerics", "CheckNumericsV2", "Print"])
+_CONTRACTIONS = ("MatMul", "BatchMatMul", "Conv", "Depthwise", "Einsum")
 
 
 class Replay:
-    """Computes a traced function with `forward`, and its gradient with `backward`.
-
-    Attributes:
-      reads: For each residual, the position among the inputs of the handle that it was read from, or None.
-    """
+    """Computes a traced function, or a segment of one, with `forward`, and its gradient with `gradients`."""
 
     def __init__(
         self,
@@ -40,52 +37,87 @@ class Replay:
         keep: Keep = (),
         constants: Sequence[tuple[tf.Tensor, Any]] = (),
     ) -> None:
-        """`inputs` are the tensors of the graph that are inputs here: of a call and from outside, handles too.
+        """`inputs` are the tensors of the graph that are inputs here: of a call and from outside, handles last.
 
         `constants` are tensors of the graph that are replaced by values.
         """
-        self._api = wording.api
-        self._name = name
-        forward_pass = ForwardPass(wording)
+        self._wording, self._api, self._name, self._keep = wording, wording.api, name, keep
+        self._graph, self._given, self._constants = graph, inputs, constants
         self._outputs: list[tf.Tensor] = []
-
-        def forward(*values: tf.Tensor) -> list[tf.Tensor]:
-            target = tf.compat.v1.get_default_graph()
-            values = tuple(tf_internal.capture(target, value) for value in values)
-            num_operations = target.num_operations()
-            # tf.vectorized_map cannot convert an op that waits for the write of a variable.
-            is_ordered = tf_internal.orders_side_effects(target)
-            known = [(tensor, tf.constant(value, tensor.dtype)) for tensor, value in constants]
-            copy = GraphCopy([*zip(inputs, values, strict=True), *known], forward_pass, is_ordered=is_ordered)
-            self._outputs = [tf.identity(output) for output in copy.outputs_of(graph)]
-            self._inputs = list(values)
-            self._residuals, self._kept = self._find_residuals(keep, target.get_operations()[num_operations:])
-            position_of = {id(tensor): position for position, tensor in enumerate(values)}
-            handle_of = {id(value): position_of[id(handle)] for handle, value in forward_pass.reads}
-            self.reads = [handle_of.get(id(residual)) for residual in (*self._residuals, *self._kept)]
-            return [*self._outputs, *self._residuals, *self._kept]
-
-        self._forward = forward
+        self._reads: list[Read | None] = []  # For each residual.
+        self._function: Any = None
         # Not in the graph of a function: tf.vectorized_map cannot convert a call that writes a variable.
         if tf.executing_eagerly() or not tf.compat.v1.get_default_graph().building_function:
-            self._forward = tf.function(forward, autograph=False).get_concrete_function(*map(spec_of, inputs))
-        self._backward: dict[tuple[bool, ...], GradientFunction] = {}
+            self._function = tf.function(self._compute, autograph=False).get_concrete_function(*map(spec_of, inputs))
+        self._gradients: dict[tuple[tuple[bool, ...], ...], GradientFunction] = {}
         self._lock = threading.Lock()
 
     def forward(self, values: Sequence[Any]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """The outputs, and the residuals that `backward` needs beside the inputs."""
-        results = self._forward(*values)
-        return results[: len(self._outputs)], results[len(self._outputs) :]
+        """The outputs, and the residuals that `gradients` needs beside the inputs.
 
-    def backward(
+        To tapes and accumulators, what was read from a variable depends on it, and all else is constant.
+        """
+        if self._function is None:
+            graph = tf.compat.v1.get_default_graph()
+            values = [tf_internal.capture(graph, value) for value in values]  # Tapes see a capture that they record.
+        with tf_internal.stop_recording():
+            results = (self._function or self._compute)(*values)
+        outputs, rest = results[: len(self._outputs)], results[len(self._outputs) :]
+        residuals, indices = rest[: len(self._reads)], iter(rest[len(self._reads) :])
+        if self._function is None:
+            for each in filter(None, self._reads):
+                tf_internal.record_copy(each.value.op)
+            return outputs, residuals
+        for position, (read, residual) in enumerate(zip(self._reads, residuals, strict=True)):
+            if read is not None:
+                rows = None if read.indices is None else next(indices)
+                if tf_internal.is_trainable(residual) and _is_recorded():
+                    residuals[position] = with_derivative_of(residual, read.again(values[self._handle_of(read)], rows))
+        return outputs, residuals
+
+    @property
+    def are_read(self) -> list[bool]:
+        """For each residual, whether it was read from a variable."""
+        return [read is not None for read in self._reads]
+
+    @property
+    def are_differentiable(self) -> list[bool]:
+        """For each output, whether it can have a gradient."""
+        return [*map(tf_internal.is_trainable, self._outputs)]
+
+    def gradients(
         self, values: Sequence[Any], residuals: Sequence[Any], dys: Sequence[Any], needed: Sequence[bool]
     ) -> list[Any]:
-        """The gradients of the inputs and the residuals; None where an input is not `needed` or not connected."""
+        """The gradients of the inputs and the residuals; None where an input is not `needed` or not connected.
+
+        `dys` holds an upstream gradient, or None, for each output that can have one.
+        """
+        key = tuple(needed), tuple(dy is not None for dy in dys)
         with self._lock:  # In eager mode several threads share one trace.
-            key = tuple(needed)
-            if key not in self._backward:
-                self._backward[key] = self._trace_backward(key)
-        return self._backward[key](*values, *residuals, *dys)
+            if key not in self._gradients:
+                self._gradients[key] = self._trace_gradients(*key)
+        return self._gradients[key](*values, *residuals, *(dy for dy in dys if dy is not None))
+
+    def _compute(self, *values: tf.Tensor) -> list[tf.Tensor]:
+        """The outputs, the residuals, and what was looked up in tables."""
+        forward_pass = ForwardPass(self._wording)
+        target = tf.compat.v1.get_default_graph()
+        num_operations = target.num_operations()
+        # tf.vectorized_map cannot convert an op that waits for the write of a variable.
+        is_ordered = tf_internal.orders_side_effects(target)
+        known = [(tensor, tf.constant(value, tensor.dtype)) for tensor, value in self._constants]
+        copy = GraphCopy([*zip(self._given, values, strict=True), *known], forward_pass, is_ordered=is_ordered)
+        self._outputs = [tf.identity(output) for output in copy.outputs_of(self._graph)]
+        self._inputs = list(values)
+        self._residuals, self._kept = self._find_residuals(self._keep, target.get_operations()[num_operations:])
+        read_of = {id(read.value): read for read in forward_pass.reads}
+        residuals = [*self._residuals, *self._kept]
+        self._reads = [read_of.get(id(residual)) for residual in residuals]
+        indices = [read.indices for read in self._reads if read is not None and read.indices is not None]
+        return [*self._outputs, *residuals, *indices]
+
+    def _handle_of(self, read: Read) -> int:
+        return next(i for i, tensor in enumerate(self._inputs) if tensor is read.handle)
 
     def _find_residuals(
         self, keep: Keep, operations: Sequence[tf.Operation]
@@ -146,11 +178,12 @@ class Replay:
                 "numpy_function."
             )
 
-    def _trace_backward(self, needed: tuple[bool, ...]) -> GradientFunction:
-        targets = [output for output in self._outputs if tf_internal.is_trainable(output)]
+    def _trace_gradients(self, needed: tuple[bool, ...], used: tuple[bool, ...]) -> GradientFunction:
+        differentiable = [output for output in self._outputs if tf_internal.is_trainable(output)]
+        targets = [output for output, is_used in zip(differentiable, used, strict=True) if is_used]
         known = [*self._inputs, *self._residuals]
 
-        def backward(*inputs: tf.Tensor) -> list[Any]:
+        def gradients(*inputs: tf.Tensor) -> list[Any]:
             values, remaining = inputs[: len(known)], inputs[len(known) :]
             kept_values = dict(zip(map(id, self._kept), remaining, strict=False))
             dys = remaining[len(self._kept) :]
@@ -165,16 +198,33 @@ class Replay:
                     for old, new in computed
                 ]
 
+            graph = tf.compat.v1.get_default_graph()
             copy = GraphCopy(zip(known, values, strict=True), use_kept_values, pure=True)
             outputs = copy.tensors(targets)
-            pairs = zip_longest(values, needed, fillvalue=True)
+            pairs = itertools.zip_longest(values, needed, fillvalue=True)
             sources = [value if is_needed and tf_internal.is_trainable(value) else None for value, is_needed in pairs]
-            gradients = iter(tf.gradients(outputs, [source for source in sources if source is not None], grad_ys=dys))
-            by_value = [None if source is None else next(gradients) for source in sources]
+            num_operations = graph.num_operations()
+            found = iter(tf.gradients(outputs, [source for source in sources if source is not None], grad_ys=dys))
+            _run_in_order(graph.get_operations()[num_operations:])
+            by_value = [None if source is None else next(found) for source in sources]
             return by_value + [None] * len(self._kept)
 
         specs = [spec_of(tensor) for tensor in (*known, *self._kept, *targets)]
-        return GradientFunction(tf.function(backward, autograph=False).get_concrete_function(*specs))
+        return GradientFunction(tf.function(gradients, autograph=False).get_concrete_function(*specs))
+
+
+def _run_in_order(operations: Sequence[tf.Operation]) -> None:
+    """Makes contractions run one after the other, as with one thread.
+
+    Otherwise gradients of weights fall behind on a busy machine, and what they read stays in memory.
+    """
+    for before, op in itertools.pairwise(op for op in operations if op.type.startswith(_CONTRACTIONS)):
+        tf_internal.wait_for(op, [before])
+
+
+def _is_recorded() -> bool:
+    """Whether a tape, an accumulator or tf.gradients of TensorFlow 1 can look at what is computed now."""
+    return not tf.executing_eagerly() or tf_internal.could_possibly_record()
 
 
 def _visit(outputs: Sequence[tf.Tensor], look_behind: Callable[[tf.Tensor], bool]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import library, tf_internal
-from tf_cg_ops._src.custom_gradient import graph_rule
+from tf_cg_ops._src.custom_gradient import backward_order, graph_rule, unused_outputs
 from tf_cg_ops._src.ops import batching
 
 
@@ -38,7 +38,9 @@ def _convert_rule(pfor_input: Any) -> Sequence[Any]:
 @tf.RegisterGradient("CustomGradientBarrier")
 def _custom_gradient_barrier(op: Any, *dys: Any) -> Sequence[Any]:
     """The gradients of the values; the tensors that they wait for do not get one."""
-    return [*dys, *[None] * (len(op.inputs) - len(dys))]
+    is_gate = backward_order.is_gate(op)
+    gradients = backward_order.gradients_of_gate(dys) if is_gate else map(unused_outputs.with_mark, dys)
+    return [*gradients, *[None] * (len(op.inputs) - len(dys))]
 
 
 @tf_internal.RegisterPFor("CustomGradientBarrier")

@@ -26,6 +26,11 @@ def functions_of(op: Any) -> list[Any]:
     return tf_internal.control_flow_graphs(op)
 
 
+def is_compiled(op: Any) -> bool:
+    """Whether an op calls a tf.function(jit_compile=True)."""
+    return op.type in CALLS and "_XlaMustCompile" in op.node_def.attr and op.get_attr("_XlaMustCompile")
+
+
 def uses_of(tensor: Any, nested: bool = False) -> Iterator[tuple[Any, bool]]:
     """The ops that use a tensor, also in functions that get it, each with whether it is in a loop or branch.
 
@@ -62,8 +67,14 @@ def copy(
     """
     if op.type in CALLS:
         (body,) = functions_of(op)
-        # If TensorFlow has differentiated the function, it has added outputs to its graph.
-        return call(body, inputs)[: len(op.outputs)]
+
+        def called(*inputs: Any) -> list[Any]:
+            # If TensorFlow has differentiated the function, it has added outputs to its graph.
+            return call(body, inputs)[: len(op.outputs)]
+
+        if is_compiled(op):  # The copy is compiled, too.
+            return tf.function(called, autograph=False, jit_compile=True)(*inputs)
+        return called(*inputs)
     if op.type in LOOPS:
         return _copy_loop(op, inputs, call, iteration_scope)
 

@@ -1,4 +1,4 @@
-"""Copies what computes some tensors of a traced graph into the default graph, op by op."""
+"""Copies what computes some tensors of a traced graph into the default graph, op by op, or runs it in eager mode."""
 
 import contextlib
 import dataclasses
@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import calls, tf_internal
-from tf_cg_ops._src.custom_gradient import inline, live_rule
+from tf_cg_ops._src.custom_gradient import graph_rule, inline, live_rule
 from tf_cg_ops._src.rewrite import control_flow
 
 # Gets an op and its copied inputs. Returns the new outputs, or None to copy the op as it is.
@@ -27,6 +27,7 @@ class GraphCopy:
       pure: Whether to leave out side effects, and the order of ops that have them.
       is_ordered: Whether the default graph orders ops with side effects by itself, so that the order is not copied.
       around: The copy of the graph around this one. The gradient of an op can read its tensors.
+      records: Whether tapes and accumulators see the ops, as in plain code. In eager mode they always do.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class GraphCopy:
         pure: bool = False,
         around: "GraphCopy | None" = None,
         is_ordered: bool = False,
+        records: bool = False,
     ) -> None:
         # By identity. The entry holds the old tensor, so that its id stays valid.
         self._values = {id(old): (old, new) for old, new in values}
@@ -46,16 +48,30 @@ class GraphCopy:
         self.pure = pure
         self._is_ordered = pure or is_ordered
         self._around = around
+        self._records = records
 
     def outputs_of(self, graph: Any) -> list[Any]:
-        """Copies a whole graph and returns its outputs. Side effects are copied, too, unless the copy is pure."""
+        """Copies a whole graph and returns its outputs. Side effects are copied, too, unless the copy is pure.
+
+        The copies are in the order of the ops, in which eager mode runs them.
+        """
+        operations = list(graph.get_operations())
+        waiting = [tensor.op for tensor in graph.outputs if tensor not in self]
         if not self.pure:
-            self.operations([op for op in graph.get_operations() if op.op_def.is_stateful])
+            waiting += [op for op in operations if op.op_def.is_stateful]
+        needed: set[int] = set()
+        while waiting:
+            op = waiting.pop()
+            if id(op) not in needed:
+                needed.add(id(op))
+                waiting += [tensor.op for tensor in op.inputs if tensor not in self]
+        self.operations([op for op in operations if id(op) in needed])
         return self.tensors(graph.outputs)
 
     def call(self, function: Any, inputs: Sequence[Any]) -> list[Any]:
         """Copies a function that an op of this graph calls, and returns its outputs."""
-        return GraphCopy(zip(function.inputs, inputs, strict=True), self.replace, self.pure, self).outputs_of(function)
+        pairs = zip(function.inputs, inputs, strict=True)
+        return GraphCopy(pairs, self.replace, self.pure, self, records=self._records).outputs_of(function)
 
     def graphs_around(self, graph: Any) -> list[Any]:
         """The graphs around this one that are also copied, from the inside to the outside."""
@@ -133,6 +149,12 @@ class GraphCopy:
             return control_flow.copy(op, inputs, self.call)
         if op.type in control_flow.TYPES_OF_TENSORFLOW_1:
             raise _control_flow_of_tensorflow_1(op)
+        place = tf.device(op.device) if op.device else contextlib.nullcontext()
+        if tf.executing_eagerly():
+            with place:
+                if op.type == "CustomGradientRule":
+                    return graph_rule.run_eagerly(op, inputs)
+                return tf_internal.run_like(op, inputs)
         graph = tf.compat.v1.get_default_graph()
         attributes = {k: v for k, v in op.node_def.attr.items() if k not in _ATTRIBUTES_OF_THE_PLACE}
         # TensorFlow 1 made ops whose type is the name of a function, as tf.nn.ctc_loss still does.
@@ -143,7 +165,7 @@ class GraphCopy:
                 tf_internal.add_function(graph, function)
                 # A rule may call functions that only the graph of its op holds.
                 inline.add_called_functions(op.graph, graph, tf_internal.function_def_of(function))
-        with tf.device(op.device) if op.device else contextlib.nullcontext():
+        with place:
             new = tf_internal.create_op(graph, op.type, inputs, attributes)
         for old_output, new_output in zip(op.outputs, new.outputs, strict=True):
             if not new_output.shape.is_fully_defined():  # The user can have called set_shape.
@@ -151,6 +173,8 @@ class GraphCopy:
         if not op.outputs:
             self._operations[id(op)] = (op, [new])
         _keep_exception(op, new)
+        if self._records:
+            tf_internal.record_copy(new)
         return new.outputs
 
 

@@ -101,7 +101,7 @@ def override_gradients(
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         inputs = arrays_to_tensors((list(args), kwargs))
         call = TracedCall(function, *inputs)
-        inside, values = [*call.inputs, *call.outside.inside], [*pytree.tensors_in(inputs), *call.outside.values]
+        inside, values = call.inside, [*pytree.tensors_in(inputs), *call.outside.values]
         orders = 3 if in_forward_mode(values) else 2  # Forward mode transposes, which is one derivative more.
         # With a tangent, TensorFlow loses the variable of a handle that is an argument.
         handles = [handle for _, handle in call.outside.handles]
@@ -165,11 +165,5 @@ def copy_with_rules(
 
 
 def _copied(copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor]:
-    compiled = op.node_def.attr.get("_XlaMustCompile") if op.type in control_flow.CALLS else None
-    if compiled is not None and compiled.b:  # The copy is compiled, too.
-        call = tf.function(
-            lambda *inputs: control_flow.copy(op, list(inputs), copy.call), autograph=False, jit_compile=True
-        )
-        return call(*inputs)
     outputs = copy_with_python_gradient(_WORDING, copy, op, inputs)
     return copy.copy_op(op, inputs) if outputs is None else outputs

@@ -111,6 +111,11 @@ class TracedCall:
         self.outside = Outside.of(self.graph, with_numbers=True)
         self.variables = list(watcher.watched_variables())
 
+    @property
+    def inside(self) -> list[Any]:
+        """The tensors of the graph that stand for the arguments and for what it takes from outside."""
+        return [*self.inputs, *self.outside.inside]
+
     def forget_outside(self) -> None:
         """In eager mode, releases what the graph captured: it is garbage that Python collects late."""
         if tf.executing_eagerly():

@@ -1,0 +1,192 @@
+"""A traced function in segments, some of which the backward pass computes again, in a fixed order.
+
+A segment begins to be computed again when its upstream gradients are there and all gradients of later segments are
+computed. In a graph, TensorFlow runs what is ready in any order, so a token makes the order part of the graph: a number
+that goes from segment to segment. Its gradient comes back through them and waits for the gradients of each.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_cg_ops._src.core import slices, tf_internal
+from tf_cg_ops._src.custom_gradient import backward_order
+from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
+from tf_cg_ops._src.custom_gradient.wording import Wording
+from tf_cg_ops._src.memory.checkpoint_name import Keep
+from tf_cg_ops._src.memory.gradient_reads import static_value
+from tf_cg_ops._src.memory.plan import Part
+from tf_cg_ops._src.memory.replay import Replay
+from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
+from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphSegment:
+    """The ops of a segment. A copy takes it for a graph.
+
+    Attributes:
+      inputs: The tensors from outside of it that it reads, handles last.
+      outputs: The tensors that are used outside of it.
+      constants: Tensors from outside whose values are known, such as shapes.
+    """
+
+    operations: Sequence[Any]
+    inputs: list[Any]
+    outputs: list[Any]
+    constants: list[tuple[Any, Any]]
+
+    def get_operations(self) -> Sequence[Any]:
+        """The ops, as of a graph."""
+        return self.operations
+
+
+def graph_segments(parts: Sequence[Part], graph: Any, inside: Sequence[Any]) -> list[GraphSegment]:
+    """The segments with the tensors between them; `inside` are the inputs of the graph."""
+    given = {id(tensor) for tensor in inside}
+    number_of = {id(op): number for number, part in enumerate(parts) for op in part.operations}
+    inputs: list[dict[int, Any]] = [{} for _ in parts]
+    constants: list[dict[int, Any]] = [{} for _ in parts]
+    outputs: list[dict[int, Any]] = [{} for _ in parts]
+
+    def produced(tensor: Any) -> None:
+        number = number_of.get(id(tensor.op))
+        if number is not None and id(tensor) not in given:
+            outputs[number][id(tensor)] = tensor
+
+    for number, part in enumerate(parts):
+        for op in part.operations:
+            for tensor in op.inputs:
+                if id(tensor) not in given:
+                    if number_of.get(id(tensor.op)) == number:
+                        continue
+                    value = static_value(tensor)
+                    if value is not None:
+                        constants[number][id(tensor)] = tensor, value
+                        continue
+                    produced(tensor)
+                inputs[number][id(tensor)] = tensor
+    for tensor in graph.outputs:
+        produced(tensor)
+    return [
+        GraphSegment(
+            part.operations,
+            sorted(inputs[number].values(), key=lambda tensor: tensor.dtype == tf.resource),
+            list(outputs[number].values()),
+            list(constants[number].values()),
+        )
+        for number, part in enumerate(parts)
+    ]
+
+
+class SegmentedFunction:
+    """Runs a traced function segment by segment."""
+
+    def __init__(
+        self, wording: Wording, name: str, graph: Any, inside: Sequence[Any], parts: Sequence[Part], keep: Keep
+    ) -> None:
+        self._wording, self._name = wording, name
+        self._inside, self._outputs = list(inside), list(graph.outputs)
+        self._segments = [
+            (s, Replay(wording, name, s, s.inputs, keep, s.constants) if part.is_recomputed else None)
+            for part, s in zip(parts, graph_segments(parts, graph, inside), strict=True)
+        ]
+
+    def __call__(self, values: Sequence[Any]) -> list[Any]:
+        """The outputs for values of the inputs."""
+        known = {id(tensor): value for tensor, value in zip(self._inside, values, strict=True)}
+        token = None
+        for segment, replay in self._segments:
+            inputs = [known[id(tensor)] for tensor in segment.inputs]
+            if replay is None:
+                outputs, token = self._run_plain(segment, inputs, token)
+            else:
+                # In eager mode one op runs after the other.
+                if token is None and len(self._segments) > 1 and not tf.executing_eagerly():
+                    token = tf.ones([])
+                outputs, token = self._run_recomputed(replay, inputs, token)
+            known.update(zip(map(id, segment.outputs), outputs, strict=True))
+        return [known[id(tensor)] for tensor in self._outputs]
+
+    def _run_plain(self, segment: GraphSegment, values: list[Any], token: Any) -> tuple[list[Any], Any]:
+        """Runs the ops of a segment as plain code does; an earlier segment waits for the gradients of what it reads."""
+
+        def replace(copy: GraphCopy, op: Any, inputs: list[Any]) -> Sequence[Any] | None:
+            nonlocal token
+            outputs = copy_with_python_gradient(self._wording, copy, op, inputs)
+            # The token stays out of loops and branches.
+            is_here = token is not None and token.graph is tf.compat.v1.get_default_graph()
+            if op.type == "ReadVariableOp" and is_here:
+                outputs, token = backward_order.through_gate(copy.copy_op(op, inputs), token)
+            return outputs
+
+        if token is not None:
+            values, token = backward_order.through_gate(values, token)
+        constants = [(tensor, tf.constant(value, tensor.dtype)) for tensor, value in segment.constants]
+        pairs = [*zip(segment.inputs, values, strict=True), *constants]
+        return GraphCopy(pairs, replace, is_ordered=True, records=True).outputs_of(segment), token
+
+    def _run_recomputed(self, replay: Replay, values: list[Any], token: Any) -> tuple[list[Any], Any]:
+        """Runs a segment with a gradient that runs it again."""
+        tokens = [] if token is None else [token]
+
+        def segment(*_: Any) -> Any:
+            outputs, residuals = replay.forward(values)
+            reads = [
+                residual
+                for residual, is_read in zip(residuals, replay.are_read, strict=True)
+                if is_read and tf_internal.is_trainable(residual)
+            ]
+            grad_fn = functools.partial(_gradients, replay, values, residuals, reads, len(tokens))
+            materialize = len(outputs) + len(tokens) == 1
+            results = [*outputs, *map(tf.identity, tokens)]
+            return results, GradFn(grad_fn, reads, takes_needed=True, materialize=materialize)
+
+        segment.__qualname__ = self._name
+        tensors = [value for value in values if value.dtype != tf.resource]
+        outputs = call_with_gradient(segment, [*tensors, *tokens], {}, wording=self._wording, compute=segment)
+        return outputs[: len(outputs) - len(tokens)], outputs[-1] if tokens else None
+
+
+def _gradients(
+    replay: Replay,
+    values: Sequence[Any],
+    residuals: Sequence[Any],
+    reads: Sequence[Any],
+    num_tokens: int,
+    *dys: Any,
+    needed: Sequence[bool],
+) -> tuple[list[Any], list[Any]]:
+    """The gradients of the Tensors among the values and of the tokens, and the gradients of what was read."""
+    num_tensors = len(needed) - num_tokens
+    dys, done = dys[: len(dys) - num_tokens], [dy for dy in dys[len(dys) - num_tokens :] if dy is not None]
+    pairs = zip(dys, replay.are_differentiable, strict=True)
+    upstream = [dy if dy is None else slices.to_dense(dy) for dy, is_differentiable in pairs if is_differentiable]
+    if all(dy is None for dy in upstream):
+        return [*[None] * num_tensors, *done, *[None] * (num_tokens - len(done))], [None] * len(reads)
+    in_graph = not tf.executing_eagerly()
+    inputs, kept = list(values), list(residuals)
+    # In a graph the tapes and the saved rule share one gradient, so nothing is skipped there.
+    all_needed = [*(is_needed or in_graph for is_needed in needed[:num_tensors])]
+    if in_graph:
+        # The graph neither computes the segment again too early, nor merges it with the forward pass or with other
+        # gradients: oneDNN would fuse the gradients of a convolution inside and a bias outside.
+        start = [backward_order.when_computed([*(dy for dy in upstream if dy is not None), *done])]
+        inputs, kept = ([backward_order.alone(value, start) for value in each] for each in (inputs, kept))
+        upstream = [dy if dy is None else backward_order.alone(dy, start) for dy in upstream]
+    found = replay.gradients(inputs, kept, upstream, [*all_needed, *[False] * (len(values) - num_tensors)])
+    by_tensor, by_residual = found[:num_tensors], found[len(values) :]
+    read = {id(residual) for residual in reads}
+    by_read = [g for g, residual in zip(by_residual, residuals, strict=True) if id(residual) in read]
+    if not in_graph:
+        return by_tensor, by_read
+    end = backward_order.when_computed([g for g in (*by_tensor, *by_read) if g is not None])
+    if num_tokens:
+        return [*by_tensor, end], by_read
+    # Functions one after the other get the same order.
+    return [g if g is None else backward_order.alone(g, [end]) for g in by_tensor], by_read
