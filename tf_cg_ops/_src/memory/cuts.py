@@ -9,6 +9,7 @@ for chains in Beaumont et al., "Optimal checkpointing for heterogeneous chains" 
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -35,10 +36,10 @@ class Cuts:
 
 
 class Choices:
-    """All ways to cut a graph at some places."""
+    """All ways to cut a graph at some places, and at the given ones."""
 
-    def __init__(self, costs: GraphCosts) -> None:
-        self._places = places = _candidates(costs)
+    def __init__(self, costs: GraphCosts, given: Sequence[int] = ()) -> None:
+        self._places = places = np.union1d(_candidates(costs), np.array(given, int))
         num_ops = len(costs.operations)
         bucket = lambda numbers: np.searchsorted(places, numbers, side="right") - 1  # noqa: E731
         values = costs.values
@@ -114,7 +115,6 @@ class Choices:
                     found.append(each)
             choices.append(_not_dominated(np.concatenate(found) if found else np.zeros((0, 6)), width))
         place, at = num - 1, int(np.lexsort((choices[-1][:, 2], choices[-1][:, 1]))[0])
-        peak, cost = choices[-1][at, 2], choices[-1][at, 1]
         path: list[int] = [place]
         is_recomputed: list[bool] = []
         while place:
@@ -122,11 +122,20 @@ class Choices:
             is_recomputed.append(bool(row[5]))
             place, at = int(row[3]), int(row[4])
             path.append(place)
-        path, is_recomputed = path[::-1], is_recomputed[::-1]
-        pieces = list(zip(path, path[1:], is_recomputed, strict=False))
-        kept = [float((self.kept if is_again else self.saved)[i, j]) for i, j, is_again in pieces]
+        return self._cuts(path[::-1], is_recomputed[::-1])
+
+    def cut_at(self, places: Sequence[int], is_recomputed: Sequence[bool]) -> Cuts:
+        """The cuts at these places."""
+        return self._cuts(np.searchsorted(self._places, places).tolist(), is_recomputed)
+
+    def _cuts(self, path: list[int], is_recomputed: Sequence[bool]) -> Cuts:
+        segments = list(zip(path, path[1:], is_recomputed, strict=False))
+        kept = [float((self.kept if is_again else self.saved)[i, j]) for i, j, is_again in segments]
+        before = itertools.accumulate([0.0, *kept])
+        peak = max(held + self.peak[i, j] for held, (i, j, _) in zip(before, segments, strict=False))
+        cost = sum(self.cost[i, j] for i, j, is_again in segments if is_again)
         places = [int(self._places[place]) for place in path]
-        return Cuts(places, is_recomputed, kept, float(peak), float(cost), self._course(path, kept))
+        return Cuts(places, list(is_recomputed), kept, float(peak), float(cost), self._course(path, kept))
 
     @property
     def plain_course(self) -> list[float]:

@@ -6,11 +6,19 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from tf_cg_ops._src.core import calls, tf_internal
 from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
 from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
+
+# What counts for sizes that are not known while tracing: of a batch, and of other dimensions. Who asks for memory has
+# values that outweigh the weights, so the batch counts as large.
+LARGE_BATCH = 2**20
+OTHER_SIZE = 512
+_NOT_IN_SEGMENTS = frozenset(["Placeholder", "NoOp"])
 
 
 class FlatTrace:
@@ -19,15 +27,58 @@ class FlatTrace:
     Attributes:
       graph: The graph itself if it calls nothing, or a copy.
       inside: The tensors that are inputs, in the order of `inside` of the traced graph.
+      operations: The ops that a plan divides.
     """
 
     def __init__(self, wording: Wording, graph: Any, inside: Sequence[Any]) -> None:
         self.graph, self.inside = graph, list(inside)
+        self._replace = functools.partial(copy_with_python_gradient, wording)
         if any(op.type in calls.CALLS and not control_flow.is_compiled(op) for op in graph.get_operations()):
-            with graph.as_default():  # So that captures have what TensorFlow knows about handles.
-                self.graph = tf_internal.FuncGraph("flat")
-            with self.graph.as_default():
-                self.inside = [self.graph.capture(tensor) for tensor in inside]
-                replace = functools.partial(copy_with_python_gradient, wording)
-                self.graph.outputs = GraphCopy(zip(inside, self.inside, strict=True), replace).outputs_of(graph)
-            tf_internal.forget_captures(self.graph)
+            self.graph, self.inside, _ = self._copied([tensor.shape for tensor in inside])
+        self.operations = operations_of(self.graph)
+
+    @property
+    def unknown_shapes(self) -> tuple[tf.TensorShape, ...]:
+        """The shapes of the inputs whose sizes are not all known."""
+        shapes = [tensor.shape for tensor in self.inside if tensor.dtype != tf.resource]
+        return tuple(shape for shape in shapes if not shape.is_fully_defined())
+
+    def sized(self, shapes: Sequence[tf.TensorShape]) -> tuple[Any, list[Any], list[int]]:
+        """A copy of the graph for inputs of these shapes, its inputs, and for each op the place of its copy there."""
+        graph, inside, copy = self._copied(shapes)
+        place_of = {id(op): place for place, op in enumerate(operations_of(graph))}
+        places, last = [], 0
+        for op in self.operations:  # A copied loop can have more ops, and an op without a use has no copy.
+            copies = [copy[output] for output in op.outputs if output in copy]
+            last = max([last, *(place_of.get(id(tensor.op), 0) for tensor in copies)])
+            places.append(last)
+        return graph, inside, places
+
+    def shapes_of_large_batch(self) -> list[tf.TensorShape]:
+        """The shapes of the inputs, with sizes for the unknown dimensions."""
+        return [_filled_in(tensor.shape) for tensor in self.inside]
+
+    def _copied(self, shapes: Sequence[tf.TensorShape]) -> tuple[Any, list[Any], GraphCopy]:
+        with self.graph.as_default():  # So that captures have what TensorFlow knows about handles.
+            graph = tf_internal.FuncGraph("flat")
+        with graph.as_default():
+            inside = [graph.capture(tensor) for tensor in self.inside]
+            for i, (tensor, shape) in enumerate(zip(inside, shapes, strict=True)):
+                if not tensor.shape.is_fully_defined() and tensor.dtype != tf.resource:
+                    inside[i] = tf_internal.graph_placeholder(tensor.dtype, shape)
+            copy = GraphCopy(zip(self.inside, inside, strict=True), self._replace)
+            graph.outputs = copy.outputs_of(self.graph)
+        tf_internal.forget_captures(graph)
+        return graph, inside, copy
+
+
+def operations_of(graph: Any) -> list[Any]:
+    """The ops of a graph that segments can have."""
+    return [op for op in graph.get_operations() if op.type not in _NOT_IN_SEGMENTS]
+
+
+def _filled_in(shape: tf.TensorShape) -> tf.TensorShape:
+    if shape.rank is None:
+        return shape
+    unknown = [LARGE_BATCH if axis == 0 else OTHER_SIZE for axis in range(shape.rank)]
+    return tf.TensorShape([size if known is None else known for known, size in zip(shape, unknown, strict=True)])

@@ -255,21 +255,21 @@ class Recomputation:
         if self.memory is None:
             whole = [Part(trace.graph.get_operations(), True)]
             return SegmentedFunction(self.wording, name, trace.graph, trace.inside, whole, self.keep)
-        flat, _, parts, is_kept = self._planned(name, trace)
+        flat, plan, parts, is_kept = self._planned(name, trace)
+        if plan.note:
+            warnings.warn(f"{self.wording.api}: '{name}' with memory='auto': {plan.note}.", stacklevel=2)
         return SegmentedFunction(self.wording, name, flat.graph, flat.inside, parts, is_kept)
 
     def _planned(self, name: str, trace: TracedCall) -> tuple[FlatTrace, Plan, Sequence[Part], Callable[[Any], bool]]:
         """The trace that the plan cuts, the plan, its parts, and the predicate of what is kept in any case."""
         assert self.memory is not None
-        flat = FlatTrace(self.wording, trace.graph, trace.inside)
+        api, outside, flat = self.wording.api, trace.outside, FlatTrace(self.wording, trace.graph, trace.inside)
         trained = {id(handle) for variable in trace.variables for handle in handles_of(variable)}
-        differentiable = [*map(tf_internal.is_trainable, trace.inputs), *[True] * len(trace.outside.captures)]
-        differentiable += [False] * len(trace.outside.numbers)
-        differentiable += [id(handle) in trained for _, handle in trace.outside.handles]
-        sources = [tensor for tensor, has_gradient in zip(flat.inside, differentiable, strict=True) if has_gradient]
-        api, graph = self.wording.api, flat.graph
-        is_kept = checkpoint_name.predicate(self.keep, name, graph.get_operations(), api)
-        return flat, *make_plan(api, name, self.memory, graph, flat.inside, sources, is_kept), is_kept
+        # Which of the inputs have gradients: the arguments, captures, numbers and handles.
+        sources = [*map(tf_internal.is_trainable, trace.inputs), *[True] * len(outside.captures)]
+        sources += [False] * len(outside.numbers) + [id(handle) in trained for _, handle in outside.handles]
+        is_kept = checkpoint_name.predicate(self.keep, name, flat.operations, api)
+        return flat, *make_plan(api, name, self.memory, flat, sources, is_kept), is_kept
 
 
 class _MergesReplicasError(Exception):
