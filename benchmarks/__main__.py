@@ -12,9 +12,11 @@ import sys
 
 from .harness import measurement, record
 from .report import table
-from .subjects import audit, calls, graphs, kernels, library, memory, models, plans, special_functions, traces
+from .subjects import audit, calls, graphs, kernels, library, memory, models, plans, special_functions, traces, zoo
 
 SUBJECTS = (calls, kernels, memory, plans, models, graphs, traces, special_functions, audit, library)
+# These take hours, so only `--only` chooses them.
+ON_REQUEST = (zoo,)
 
 
 def main() -> None:
@@ -49,7 +51,7 @@ def main() -> None:
 
 def chosen_cases(texts: list[str], settings: measurement.Settings) -> list[measurement.Case]:
     """The cases with one of the texts in their names; without texts, all cases."""
-    cases = [case for subject in SUBJECTS for case in subject.cases(settings)]
+    cases = [case for subject in (*SUBJECTS, *(ON_REQUEST if texts else ())) for case in subject.cases(settings)]
     names = [f"{case.subject}: {case.name}" for case in cases]
     chosen = [case for case, name in zip(cases, names, strict=True) if not texts or any(text in name for text in texts)]
     if not chosen:

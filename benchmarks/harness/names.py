@@ -37,6 +37,7 @@ PEAK = "peak memory"
 PREDICTED = "predicted peak"
 STEP = "processor time"
 COMPILATION = "compilation"
+DIFFERENCE = "difference of gradients"
 TRACE = "tf.function, trace"
 PLAN = "cg.recompute_grad, trace and plan"
 

@@ -221,10 +221,35 @@ def plans(run: dict[str, Any]) -> str:
     return "\n".join([origin(run), "", rows(header, *body), *sentences])
 
 
+def zoo(run: dict[str, Any]) -> str:
+    """The peaks, times and differences of each model, after the machine that measured them."""
+    plain, by_title = names.NO_RECOMPUTATION, {}
+    for case in run["cases"]:
+        if case["subject"] == "zoo":
+            title, _, kind = case["case"].partition(": ")
+            by_title.setdefault(title, {})[kind] = {n: s["median"] for n, s in case["implementations"].items()}
+    body = []
+    for title, found in by_title.items():
+        for name in found[names.PREDICTED]:
+
+            def ratio(of: str, name: str = name, over: str = plain, found: Any = found) -> str:
+                return f"{found[of][name] / found[of][over]:.2f}" if {name, over} <= found[of].keys() else ""
+
+            predicted, measured = found[names.PREDICTED][name], found[names.PEAK][name]
+            sizes = f"{predicted:,.0f}", f"{measured:,.0f}", f"{measured / predicted:.2f}"
+            difference = f"{found[names.DIFFERENCE][name]:.0e}" if name in found[names.DIFFERENCE] else ""
+            shares = (ratio(names.PEAK), ratio(names.STEP), ratio(names.PLAN, over=names.TRACE), difference)
+            body.append((title, f"`{name}`", *sizes, *(("", "", "", "") if name == plain else shares)))
+    header = ("model", "", "predicted, MiB", "measured, MiB", "measured / predicted", "share", "time")
+    return f"{origin(run)}\n\n{rows((*header, 'plan and trace / trace', 'difference'), *body)}"
+
+
 def document(run: dict[str, Any]) -> str:
     """All cases: the medians, and the ratios with their spread."""
     parts = [f"{origin(run)}\n\nRatios are medians over pairs of samples from the same round.\n"]
-    for case in run["cases"]:
+    if any(case["subject"] == "zoo" for case in run["cases"]):
+        parts.append(zoo(run))
+    for case in (case for case in run["cases"] if case["subject"] != "zoo"):
         body = []
         for name, summary in case["implementations"].items():
             ratios = [_spread(ratios.get(name)) for ratios in case["ratios"].values()]

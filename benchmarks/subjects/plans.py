@@ -22,7 +22,7 @@ from ..harness.names import NO_RECOMPUTATION, RECOMPUTED, TF_RECOMPUTED
 from ..harness.samplers import Number, Sampler, Timed
 from ..models import networks
 
-_MIB = 2**20
+MIB = 2**20
 
 # A model, its input, and its weights.
 Model = tuple[Callable[[tf.Tensor], tf.Tensor], tf.Tensor, Sequence[Any]]
@@ -35,7 +35,8 @@ _APPLICATIONS = ("DenseNet121", "ResNet50")
 _ENDS = re.compile(r".*_(out|concat|pool)")
 
 
-def _normal(rng: np.random.Generator, *shape: int) -> tf.Tensor:
+def normal(rng: np.random.Generator, *shape: int) -> tf.Tensor:
+    """Random values that a product leaves as large as they are."""
     return tf.constant(rng.normal(size=shape) / math.sqrt(shape[0]), tf.float32)
 
 
@@ -43,9 +44,10 @@ def _wrapped(label: str, block: Callable[..., Any]) -> Callable[..., Any]:
     return tf.recompute_grad(block) if label == _BY_HAND else block
 
 
-def _dense(label: str, blocks: int, rows: int, width: int) -> Model:
+def dense(label: str, blocks: int, rows: int, width: int) -> Model:
+    """Residual blocks of a product and a tanh."""
     rng = np.random.default_rng(1)
-    weights = [tf.Variable(_normal(rng, width, width)) for _ in range(blocks)]
+    weights = [tf.Variable(normal(rng, width, width)) for _ in range(blocks)]
 
     def piece(of_piece: Sequence[tf.Variable], x: tf.Tensor) -> tf.Tensor:
         for w in of_piece:
@@ -57,12 +59,12 @@ def _dense(label: str, blocks: int, rows: int, width: int) -> Model:
             x = _wrapped(label, functools.partial(piece, weights[start : start + _PIECE]))(x)
         return x
 
-    return model, _normal(rng, rows, width), weights
+    return model, normal(rng, rows, width), weights
 
 
 def _transformer(label: str, blocks: int, rows: int, width: int) -> Model:
     rng, length = np.random.default_rng(1), min(rows, 256)
-    weights = [[tf.Variable(_normal(rng, *s)) for s in networks.block_shapes(width)] for _ in range(blocks)]
+    weights = [[tf.Variable(normal(rng, *s)) for s in networks.block_shapes(width)] for _ in range(blocks)]
 
     def block(of_block: Sequence[tf.Variable], x: tf.Tensor) -> tf.Tensor:
         return networks.block(4, length, of_block, x, functools.partial(tf.nn.gelu, approximate=True))
@@ -72,10 +74,11 @@ def _transformer(label: str, blocks: int, rows: int, width: int) -> Model:
             x = _wrapped(label, functools.partial(block, of_block))(x)
         return x
 
-    return model, _normal(rng, rows, width), tf.nest.flatten(weights)
+    return model, normal(rng, rows, width), tf.nest.flatten(weights)
 
 
-def _application(application: str, label: str, batch: int, size: int) -> Model:
+def application(application: str, label: str, batch: int, size: int) -> Model:
+    """A model of `keras.applications`."""
     import keras
 
     keras.utils.set_random_seed(1)
@@ -94,10 +97,10 @@ def _application(application: str, label: str, batch: int, size: int) -> Model:
 
 
 _MODELS: dict[str, Callable[..., Model]] = {
-    "dense": _dense,
-    "dense, XLA": _dense,
+    "dense": dense,
+    "dense, XLA": dense,
     "transformer": _transformer,
-    **{name: functools.partial(_application, name) for name in _APPLICATIONS},
+    **{name: functools.partial(application, name) for name in _APPLICATIONS},
 }
 
 
@@ -106,7 +109,7 @@ _SHARES = {"ResNet50": 0.6}
 _BUDGETS: dict[str, Any] = {f"{RECOMPUTED}, memory={memory!r}": memory for memory in ("auto", 0.5, 0.6)}
 
 
-class _ProcessorTime:
+class ProcessorTime:
     """The seconds of all cores that one call takes."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
@@ -123,7 +126,7 @@ class _ProcessorTime:
         return time.process_time() - start
 
 
-class _FirstCall(_ProcessorTime):
+class _FirstCall(ProcessorTime):
     """The same for the first call after tracing, which compiles."""
 
     def prepare(self, seconds: float) -> None:
@@ -147,12 +150,12 @@ def in_worker(kind: str, name: str, label: str, sizes: Sequence[int]) -> dict[st
 
     def predicted() -> float:
         plan = cg.recompute_grad(model, memory=_BUDGETS.get(label, "auto")).plan(x)
-        return (plan.peak_bytes if label in _BUDGETS else plan.plain_bytes) / _MIB
+        return (plan.peak_bytes if label in _BUDGETS else plan.plain_bytes) / MIB
 
     makes: dict[str, Callable[[], Sampler]] = {
-        names.PEAK: lambda: peaks.Peak(step, _MIB),
+        names.PEAK: lambda: peaks.Peak(step, MIB),
         names.PREDICTED: lambda: Number(predicted),
-        names.STEP: lambda: _ProcessorTime(step),
+        names.STEP: lambda: ProcessorTime(step),
         names.COMPILATION: lambda: _FirstCall(step),
     }
     return {name: makes[kind]()}
@@ -160,7 +163,7 @@ def in_worker(kind: str, name: str, label: str, sizes: Sequence[int]) -> dict[st
 
 def _planning(blocks: int) -> Samplers:
     """The seconds to trace a function of five ops a block, and to trace and plan it."""
-    model, x, _ = _dense(NO_RECOMPUTATION, blocks, 8, 8)
+    model, x, _ = dense(NO_RECOMPUTATION, blocks, 8, 8)
     planned = cg.recompute_grad(model, memory="auto")
     return {
         names.TRACE: Timed(lambda: tf.function(model, autograph=False).get_concrete_function(x)),

@@ -14,33 +14,41 @@ from tf_cg_ops._src.rewrite.python_gradients import trace_gradient
 
 # Constants up to this size are part of what kind of op it is: gradient functions look at axes and shapes.
 _MOST_ELEMENTS = 64
+# Gradients of a variable are slices, not as large as the variable.
+LOOKUPS = frozenset(["ResourceGather", "ResourceGatherNd"])
 
 
 class GradientReads:
     """Tells what the gradients of the ops in a graph read."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, list[frozenset[int]]] = {}
+        self._known: dict[Any, list[frozenset[int] | None]] = {}
 
-    def of(self, op: Any, has_gradient: Callable[[Any], bool]) -> list[Any]:
-        """The inputs and outputs of an op that its gradient reads, for the inputs that have a gradient."""
-        if not any(map(tf_internal.is_trainable, op.outputs)) or not any(map(has_gradient, op.inputs)):
-            return []
-        if op.type == "CustomGradientRule":  # Its rule reads its arguments and captures, not its results.
-            return [tensor for tensor in op.inputs[len(op.outputs) :] if tensor.dtype != tf.resource]
+    def of(self, op: Any, has_gradient: Callable[[Any], bool]) -> list[tuple[Any, list[Any]]]:
+        """The inputs to which an op passes its gradient, each with the inputs and outputs that its gradient reads."""
+        sources = [tensor for tensor in op.inputs if has_gradient(tensor)]
+        tensors = [tensor for tensor in (*op.inputs, *op.outputs) if tensor.dtype not in (tf.resource, tf.variant)]
         if tf_internal.has_python_gradient(op):
             traced = trace_gradient(op)
-            return [] if traced is None else [outside for _, outside in traced.captures]
-        if op.type in calls.TYPES or any(tensor.dtype in (tf.resource, tf.variant) for tensor in op.inputs):
-            return [tensor for tensor in (*op.inputs, *op.outputs) if tensor.dtype not in (tf.resource, tf.variant)]
-        if tf_internal.find_gradient_function(op) is None:
-            return []
+            read = [] if traced is None else [outside for _, outside in traced.captures]
+            gradients = [None] * len(op.inputs) if traced is None else traced.gradients
+            passed = zip(op.inputs, gradients, strict=True)
+            return [(tensor, read) for tensor, g in passed if g is not None and has_gradient(tensor)]
+        if op.type == "CustomGradientRule":  # Its rule reads its arguments and captures, not its results.
+            read = [tensor for tensor in op.inputs[len(op.outputs) :] if tensor.dtype != tf.resource]
+            return [(tensor, read) for tensor in sources]
+        if op.type in calls.TYPES:
+            return [(tensor, tensors) for tensor in sources]
+        if any(tensor.dtype in (tf.resource, tf.variant) for tensor in op.inputs):
+            # The gradient of a lookup in a variable reads the positions.
+            read = op.inputs[1:] if op.type in LOOKUPS else [] if op.type == "ReadVariableOp" else tensors
+            return [(tensor, list(read)) for tensor in sources]
         key = _kind(op)
         if key not in self._known:
             self._known[key] = _positions_read(op)
         tensors = [*op.inputs, *op.outputs]
-        positions = {p for t, read in zip(op.inputs, self._known[key], strict=True) if has_gradient(t) for p in read}
-        return [tensors[position] for position in sorted(positions)]
+        passed = zip(op.inputs, self._known[key], strict=True)
+        return [(t, [tensors[p] for p in sorted(read)]) for t, read in passed if read is not None and has_gradient(t)]
 
 
 def static_value(tensor: Any) -> Any:
@@ -54,21 +62,38 @@ def static_value(tensor: Any) -> Any:
 
 
 def _kind(op: Any) -> Any:
-    """All ops with the same kind have the same gradient."""
-    attributes = sorted((name, str(value)) for name, value in op.node_def.attr.items() if not name.startswith("_"))
-    inputs = [(t.dtype, str(t.shape), str(static_value(t))) for t in op.inputs]
-    return op.type, str(attributes), str(inputs)
+    """All ops with the same kind read the same in their gradients.
+
+    Of shapes, gradient functions look at the rank, at what is unknown, and at what is broadcast, so at which sizes are
+    1, and which are the same.
+    """
+    attributes = [(name, value.SerializeToString()) for name, value in op.node_def.attr.items() if name[0] != "_"]
+    numbers: dict[int | None, Any] = {None: None, 0: 0, 1: 1}
+    inputs = []
+    for tensor in op.inputs:
+        rank = tensor.shape.rank
+        sizes = None if rank is None else tuple(numbers.setdefault(s, len(numbers)) for s in tensor.shape.as_list())
+        value = _known_value(tensor)
+        inputs.append((tensor.dtype, sizes, None if value is None else (value.shape, value.tobytes())))
+    return op.type, tuple(sorted(attributes)), tuple(inputs)
 
 
-def _positions_read(op: Any) -> list[frozenset[int]]:
-    """For each input of an op, the positions among its inputs and outputs that the gradient of the input reads."""
+def _known_value(tensor: Any) -> Any:
+    """The value of an axis or a shape, at which gradient functions look."""
+    return None if tensor.dtype.is_floating or tensor.dtype.is_complex else static_value(tensor)
+
+
+def _positions_read(op: Any) -> list[frozenset[int] | None]:
+    """For each input of an op, the positions among its inputs and outputs that the gradient of the input reads.
+
+    None if it has no gradient.
+    """
     graph = tf_internal.FuncGraph("gradient_of_" + op.type)
     with graph.as_default():
         inputs = []
         for tensor in op.inputs:
-            value = static_value(tensor)
-            is_known = value is not None and not tensor.dtype.is_floating
-            new = tf.constant(value, tensor.dtype) if is_known else None
+            value = _known_value(tensor)
+            new = None if value is None else tf.constant(value, tensor.dtype)
             inputs.append(tf_internal.graph_placeholder(tensor.dtype, tensor.shape) if new is None else new)
         attributes = {name: value for name, value in op.node_def.attr.items() if not name.startswith("_")}
         copy = tf_internal.create_op(graph, op.type, inputs, attributes)
@@ -76,11 +101,12 @@ def _positions_read(op: Any) -> list[frozenset[int]]:
         dys = [tf_internal.graph_placeholder(output.dtype, output.shape) for output in outputs]
         gradients = tf.gradients(outputs, inputs, grad_ys=dys)
     places = {id(tensor): position for position, tensor in enumerate([*inputs, *copy.outputs])}
-    return [frozenset(_read_by(tf.nest.flatten(g, expand_composites=True), places)) for g in gradients]
+    results = [None if g is None else tf.nest.flatten(g, expand_composites=True) for g in gradients]
+    return [None if result is None else frozenset(_read_by(result, places)) for result in results]
 
 
 def _read_by(results: Sequence[Any], places: dict[int, int]) -> set[int]:
-    waiting, seen, found = [tensor for tensor in results if tensor is not None], set(), set()
+    waiting, seen, found = list(results), set(), set()
     while waiting:
         tensor = waiting.pop()
         if id(tensor) in places:

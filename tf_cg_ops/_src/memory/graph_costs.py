@@ -11,19 +11,19 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import calls, tf_internal
-from tf_cg_ops._src.memory.gradient_reads import GradientReads, static_value
+from tf_cg_ops._src.memory.gradient_reads import LOOKUPS, GradientReads, static_value
 from tf_cg_ops._src.rewrite import control_flow
 
 # A size that is not known counts the same everywhere.
 UNKNOWN_SIZE = 32
 # In the time of moving one byte, a processor computes about this many products.
 _PRODUCTS_PER_BYTE = 4
-# TensorFlow's convolutions on the CPU unfold about as many bytes as the last cache of a processor has.
-_UNFOLDED = 32 * 2**20
-# Their results share the memory of their first input.
+# Gradients of convolutions on the CPU unfold as many images at once as fit into the last cache, here of this size.
+_CACHE = 32 * 2**20
+# Their results share the memory of their inputs.
 _ALIASES = frozenset(
-    ["Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient", "EnsureShape", "CheckNumerics"]
-)
+    ["Identity", "IdentityN", "CustomGradientRule", "StopGradient", "PreventGradient", "EnsureShape", "CheckNumerics"]
+).union(["Reshape", "Squeeze", "ExpandDims"])
 _NOT_IN_PIECES = frozenset(["Placeholder", "NoOp"])
 
 
@@ -35,7 +35,7 @@ class _Value:
     first: int  # The op that produces it; -1 for inputs.
     last: int = -1  # The last op that uses it.
     first_saver: int | None = None  # The first op whose gradient reads it.
-    has_gradient: bool = False
+    last_source: int | None = None  # The last op that passes it a gradient; the number of all ops if it is a result.
     is_kept: bool = False
     can_cross: bool = True  # Whether a cut can keep it.
 
@@ -63,44 +63,57 @@ class GraphCosts:
         self._values: dict[int, _Value] = {}
         number_of = {id(op): number for number, op in enumerate(self.operations)}
         with_gradient = {id(tensor) for tensor in sources}
-        reads = GradientReads()
-        has_gradient = lambda tensor: id(tensor) in with_gradient  # noqa: E731
-        self.cost = np.zeros(len(self.operations))
-        weight_bytes = np.zeros(len(self.operations))
+        self.cost = np.array([self._cost_of(op) for op in self.operations])
         for tensor in inputs:
             self._values[id(tensor)] = _Value(0, -1)
-        saved: list[tuple[int, Any]] = []
         for number, op in enumerate(self.operations):
             for tensor in op.inputs:
                 self.value_of(tensor).last = number
-            is_read = op.type == "ReadVariableOp"
-            differentiates = any(map(has_gradient, op.inputs)) and tf_internal.find_gradient_function(op) is not None
-            if is_read and differentiates:
-                weight_bytes[number] = self._bytes(op.outputs[0])
-            saved += [(number, tensor) for tensor in reads.of(op, has_gradient)]
-            for output in op.outputs:
+            differentiates = any(id(t) in with_gradient for t in op.inputs) and tf_internal.find_gradient_function(op)
+            for position, output in enumerate(op.outputs):
                 if op.type in _ALIASES:
-                    self._values[id(output)] = self.value_of(op.inputs[0])
+                    self._values[id(output)] = self.value_of(op.inputs[position])
                 elif id(output) not in self._values:  # In eager mode, some constants are inputs.
                     # A read shares the memory of its variable.
-                    is_free = is_read or static_value(output) is not None or op.type == "Const"
+                    is_free = op.type in ("ReadVariableOp", "Const") or static_value(output) is not None
                     self._values[id(output)] = _Value(0 if is_free else self._bytes(output), number, number)
                 value = self._values[id(output)]
                 if differentiates and tf_internal.is_trainable(output):
                     with_gradient.add(id(output))
-                    value.has_gradient = True
                 value.can_cross = value.can_cross and output.dtype not in (tf.resource, tf.variant)
                 value.is_kept = value.is_kept or (output.dtype != tf.variant and is_kept(op))
-            self.cost[number] = self._cost_of(op)
-        for number, tensor in saved:
-            value = self.value_of(tensor)
-            value.first_saver = number if value.first_saver is None else min(value.first_saver, number)
         for tensor in graph.outputs:
             self.value_of(tensor).last = len(self.operations)
+        weights = self._differentiate(graph, with_gradient)
         self.values = list({id(value): value for value in self._values.values() if value.first >= 0}.values())
         workspace = np.array([self._workspace(op) for op in self.operations])
-        self.in_flight = self._gradients_in_flight() + np.cumsum(weight_bytes[::-1])[::-1] + workspace
+        self.in_flight = self._gradients_in_flight() + np.cumsum(weights[::-1])[::-1] + workspace
         self._number_of = number_of
+
+    def _differentiate(self, graph: Any, with_gradient: set[int]) -> np.ndarray:
+        """Follows the gradient from the results back; returns the bytes of weights' gradients that each op adds."""
+        weights = np.zeros(len(self.operations))
+        reads, seen = GradientReads(), {id(t) for t in graph.outputs if id(t) in with_gradient}
+        for tensor in graph.outputs:
+            if id(tensor) in seen:
+                self.value_of(tensor).last_source = len(self.operations)
+        has_table: set[int] = set()
+        for number, op in reversed(list(enumerate(self.operations))):
+            if not any(id(output) in seen for output in op.outputs):  # For example, inside of a custom gradient.
+                continue
+            for tensor, read in reads.of(op, lambda t: id(t) in with_gradient):
+                seen.add(id(tensor))
+                value = self.value_of(tensor)
+                value.last_source = number if value.last_source is None else value.last_source
+                for each in map(self.value_of, read):
+                    each.first_saver = number
+                source = tensor.op
+                if _is_lookup(op):  # Its gradient is the upstream gradient, and where its slices belong.
+                    weights[number] += self._bytes(op.outputs[0])
+                elif source.type == "ReadVariableOp" and id(source.inputs[0]) not in has_table:
+                    has_table.add(id(source.inputs[0]))  # Gradients of several uses are added up in place.
+                    weights[number] += self._bytes(source.outputs[0])
+        return weights
 
     def value_of(self, tensor: Any) -> _Value:
         """The buffer of a tensor."""
@@ -116,25 +129,31 @@ class GraphCosts:
         """For each op, the bytes of the gradients of values before and after it."""
         change = np.zeros(len(self.operations) + 1)
         for value in self.values:
-            if value.has_gradient:
+            if value.last_source is not None:
                 change[value.first] += value.size
-                change[min(value.last, len(self.operations) - 1) + 1] -= value.size
+                change[min(value.last_source, len(self.operations) - 1) + 1] -= value.size
         total = np.cumsum(change[:-1])
         for number, op in enumerate(self.operations):
             # The gradient of an op element by element has the buffer of its upstream gradient.
             if len(op.outputs) == 1 and op.type not in _ALIASES and not _products(op, self._sizes):
                 value = self.value_of(op.outputs[0])
-                ends = [v for t in op.inputs if (v := self.value_of(t)).last == number and v.has_gradient]
-                if value.has_gradient and any(other.size == value.size for other in ends):
+                ends = [v for t in op.inputs if (v := self.value_of(t)).last_source == number]
+                if value.last_source is not None and any(other.size == value.size for other in ends):
                     total[number] -= value.size
         return total
 
     def _workspace(self, op: Any) -> float:
-        """The bytes that the gradient of a convolution unfolds at once."""
-        if not op.type.startswith("Conv2D") or math.prod(self._sizes(op.inputs[1].shape)[:2]) == 1:
+        """The bytes that the gradient of an op needs besides its results."""
+        if op.type == "Softmax":  # The product of the gradient and the result, of which it takes the sums.
+            return self._bytes(op.outputs[0])
+        if op.type != "Conv2D":
             return 0
         kernel, result = self._sizes(op.inputs[1].shape), self._sizes(op.outputs[0].shape)
-        return min(math.prod(kernel[:-1]) * math.prod(result) / max(kernel[-1], 1) * op.inputs[0].dtype.size, _UNFOLDED)
+        image = math.prod(result[1:]) // max(kernel[-1], 1)
+        unfolded = image * math.prod(kernel[:-1])
+        element = op.inputs[0].dtype.size
+        images = math.ceil(_CACHE / element / max(image * kernel[-1] + math.prod(kernel) + unfolded, 1))
+        return min(images, result[0]) * unfolded * element
 
     def _sizes(self, shape: tf.TensorShape) -> list[int]:
         if shape.rank is None:
@@ -160,6 +179,14 @@ class GraphCosts:
             return sum(self._cost_of(each) for each in inner)
         moved = sum(self._bytes(tensor) for tensor in (*op.inputs, *op.outputs))
         return moved + _products(op, self._sizes) / _PRODUCTS_PER_BYTE
+
+
+def _is_lookup(op: Any) -> bool:
+    """Whether an op looks up slices of a variable, so that its gradient has the size of its result."""
+    if op.type == "GatherV2" and op.inputs[0].op.type == "ReadVariableOp" and not op.get_attr("batch_dims"):
+        axis = static_value(op.inputs[2])
+        return axis is not None and axis == 0
+    return op.type in LOOKUPS
 
 
 def _products(op: Any, sizes: Callable[[tf.TensorShape], list[int]]) -> float:
