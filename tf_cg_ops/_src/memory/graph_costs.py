@@ -48,6 +48,7 @@ class GraphCosts:
       cost: An estimate of the time of each.
       values: The buffers that ops produce.
       in_flight: The bytes of gradients, and for work, while the gradient of each op is computed.
+      weight_bytes: The bytes of the gradients of variables.
       has_unknown_sizes: Whether some size is only known at run time.
     """
 
@@ -85,6 +86,7 @@ class GraphCosts:
         for tensor in graph.outputs:
             self.value_of(tensor).last = len(self.operations)
         weights = self._differentiate(graph, with_gradient)
+        self.weight_bytes = float(weights.sum())
         self.values = list({id(value): value for value in self._values.values() if value.first >= 0}.values())
         workspace = np.array([self._workspace(op) for op in self.operations])
         self.in_flight = self._gradients_in_flight() + np.cumsum(weights[::-1])[::-1] + workspace
