@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from ..support.keras_models import FIT, UNITS, assert_equal, fitted, layers_of, network, policy
+from ..support.keras_models import FIT, TARGET, UNITS, assert_equal, fitted, layers_of, network, policy
 from ..support.tensors import pairs
 
 MASKED = np.random.default_rng(2).normal(size=[4, 5, 3]).astype(np.float32)
@@ -158,3 +158,33 @@ def test_a_model_within_a_memory_is_trained_as_without(library, tmp_path):
     loaded = library.models.load_model(tmp_path / "model.keras")
     assert loaded.layers[-1].get_config()["memory"] == 0.9
     np.testing.assert_array_equal(loaded(images), model(images))
+
+
+@pytest.mark.parametrize(("memory", "mode"), [("auto", "graph"), ("auto", "jit"), (0.6, "graph")])
+def test_fit_with_a_smaller_last_batch_is_that_of_the_plain_model(memory, mode, library):
+    """Keras then traces with a batch of unknown size. For a large batch, cuts reach a share of 0.46."""
+    found, layers = [], library.layers
+    for wrap in (lambda model: model, functools.partial(layers_of(library).Recompute, memory=memory)):
+        library.utils.set_random_seed(1)
+        inner = library.Sequential([*(layers.Dense(16, "tanh") for _ in range(12)), layers.Dense(1)])
+        inputs = [library.Input([3])] if mode == "jit" else []  # It works without, too.
+        model = library.Sequential([*inputs, wrap(inner)])
+        found.append(fitted(model, UNITS[:7], TARGET[:7], mode, epochs=3))  # In batches of 4 and 3.
+    assert_equal(*found)
+    assert any(segment.is_recomputed for segment in model.layers[-1].plan(tf.TensorSpec([None, 3])).segments)
+
+
+@pytest.mark.parametrize("metrics", [[], ["mae"]])
+def test_a_compiled_model_inside_changes_no_losses_and_metrics(metrics, library):
+    inner = library.Sequential([library.layers.Dense(4, "tanh"), library.layers.Dense(1)])
+    inner.compile("sgd", "mse", metrics=["mae"])
+    model = library.Sequential([layers_of(library).Recompute(inner)])
+    model.compile("sgd", "mse", metrics=metrics)
+    before = model.predict(UNITS, verbose=0) - TARGET
+    history = model.fit(UNITS, TARGET, verbose=0).history
+    after = model.predict(UNITS, verbose=0) - TARGET
+    evaluated = model.evaluate(UNITS, TARGET, verbose=0, return_dict=True)
+    for found, errors in ({name: values[0] for name, values in history.items()}, before), (evaluated, after):
+        expected = {"loss": np.mean(errors**2), "mae": np.mean(np.abs(errors))}
+        assert list(found) == ["loss", *metrics]
+        np.testing.assert_allclose([*found.values()], [expected[name] for name in found], rtol=1e-5)

@@ -282,6 +282,32 @@ def test_the_wrapper_has_what_resets_a_layer_if_the_layer_has_it(library):
 # Models
 
 
+def test_the_plan_is_the_one_for_training(library):
+    layers = library.layers
+    model = library.Sequential([layers.Dense(8, "tanh"), layers.BatchNormalization(), layers.Dense(2)])
+    layer, spec = layers_of(library).Recompute(model, memory="auto"), tf.TensorSpec([4096, 3])
+    plan = layer.plan(spec)
+    assert plan == cg.recompute_grad(model, memory="auto").plan(spec, training=True)
+    assert plan.plain_bytes > layer.plan(spec, training=False).plain_bytes > 0
+
+
+def test_a_plan_leaves_no_losses_and_changes_no_state(library):
+    def symbolic_losses():  # A functional model of tf_keras has some.
+        return [id(loss) for loss in layer.losses if not hasattr(loss, "numpy")]
+
+    layer = layers_of(library).Recompute(network(library, plain), memory="auto")
+    expected = symbolic_losses(), layer.get_weights()
+    layer(UNITS)
+    layer.plan(UNITS)
+    assert symbolic_losses() == expected[0]
+    assert_equal(layer.get_weights(), expected[1])
+
+
+def test_the_error_of_a_property_stays(library):
+    with pytest.raises(AttributeError, match=r"never been called|not connected"):
+        layers_of(library).Recompute(library.layers.Dense(2)).input  # noqa: B018
+
+
 @register
 def products(op):
     return op.type == "MatMul"

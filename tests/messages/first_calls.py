@@ -3,8 +3,10 @@
 import keras
 import numpy as np
 import tensorflow as tf
+import tf_keras
 
 import tf_cg_ops as cg
+import tf_cg_ops.layers.tf_keras
 
 from .table import M, Row, X, derive, eager
 
@@ -95,6 +97,7 @@ FIRST_CALLS = {
     "scan(f, xs)": lambda: cg.scan(lambda carry, x: carry + x, X),
     # A class, a function or a model instead of what it makes.
     "Recompute(Dense)": lambda: cg.layers.Recompute(keras.layers.Dense),
+    "Recompute([Dense()])": lambda: cg.layers.Recompute([keras.layers.Dense(1)]),
     "custom_gradient(Sequential)": lambda: cg.custom_gradient(keras.Sequential),
     "recompute_grad(Dense)": lambda: cg.recompute_grad(keras.layers.Dense, memory=0.5),
     "override_gradients(ReLU)": lambda: cg.override_gradients(keras.layers.ReLU, RULES),
@@ -121,6 +124,9 @@ FIRST_CALLS = {
     "check_gradient(f)": lambda: cg.testing.check_gradient(tf.sin),
     "audit(f)": lambda: cg.testing.audit(tf.sin),
     "recompute_grad(f).plan(x)": lambda: cg.recompute_grad(tf.sin).plan(X),
+    "Recompute(model).plan(x)": lambda: cg.layers.Recompute(MODEL).plan(X),
+    "Recompute(model).compile()": lambda: cg.layers.Recompute(MODEL, memory="auto").compile("sgd", "mse"),
+    "Recompute(model).summary(), tf_keras": lambda: cg.layers.tf_keras.Recompute(tf_keras.Sequential()).summary(),
     "obj.method.plan(x)": lambda: Block().method.plan(X),
     "audit(model, {'a': a}) of two inputs": lambda: cg.testing.audit(TWO_INPUTS, {"a": M}),
     "audit(model, [a, b]) of a dict of inputs": lambda: cg.testing.audit(keras.Model({"a": A, "b": B}, A * B), [M, M]),

@@ -25,9 +25,21 @@ def recompute(
     """
     if keras_internal.is_stateless():  # Updated variables are Tensors there, and could not leave a trace.
         return function(*args, **kwargs)
+    outputs, masks, losses = recomputation(*traceable(function, owner, args, kwargs), {})
+    _set_masks(outputs, masks)
+    if losses:
+        lists = keras_internal.losses_in(owner)
+        for key, tensors in losses.items():
+            lists[key].extend(tensors)
+    return outputs
+
+
+def traceable(
+    function: Callable[..., Any], owner: Any, args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[Callable[..., Any], Sequence[Any]]:
+    """The same call as a function that takes masks, too, and returns masks and losses, and its arguments."""
 
     def call(masks: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """The call as a function of Tensors, masks included."""
         _set_masks((args, kwargs), masks)
         with _losses_taken_from(owner) as losses:
             outputs = function(*args, **kwargs)
@@ -35,14 +47,7 @@ def recompute(
 
     layer = function.__self__ if isinstance(function, types.MethodType) else function
     call.__qualname__ = getattr(layer, "name", None) or text.name_of(function)
-    arguments = (_masks_of((args, kwargs)), args, kwargs)
-    outputs, masks, losses = recomputation(call, arguments, {})
-    _set_masks(outputs, masks)
-    if losses:
-        lists = keras_internal.losses_in(owner)
-        for key, tensors in losses.items():
-            lists[key].extend(tensors)
-    return outputs
+    return call, (_masks_of((args, kwargs)), args, kwargs)
 
 
 def _masks_of(structure: Any) -> list[Any]:

@@ -14,7 +14,7 @@ from tf_cg_ops._src.keras import keras_internal
 from tf_cg_ops._src.keras.registration import argument_config, argument_from_config
 from tf_cg_ops._src.layers import layer_call
 from tf_cg_ops._src.memory.checkpoint_name import check_keep
-from tf_cg_ops._src.memory.plan import check_memory
+from tf_cg_ops._src.memory.plan import Plan, check_memory
 from tf_cg_ops._src.memory.recompute_grad import Recomputation
 
 _API = "layers.Recompute"
@@ -36,22 +36,13 @@ class _CallOfTheLayer:
         return call
 
 
-class _OfTheLayer:
-    """An attribute that the wrapper has if, and only if, the wrapped layer has it: Keras and its users ask for it."""
-
-    def __set_name__(self, owner: Any, name: str) -> None:
-        self._name = name
-
-    def __get__(self, wrapper: Any, owner: Any = None) -> Any:
-        return self if wrapper is None else getattr(wrapper.layer, self._name)
-
-
 # AutoGraph must not start here: the layer inside is translated as it would be alone.
 @tf_internal.autograph_artifact
 class Recompute:
     """Wraps a layer whose gradient runs it again, so that training keeps only its inputs.
 
-    Use it for blocks of a model that needs too much memory, or with `memory` for the whole model.
+    Use it for blocks of a model that needs too much memory, or with `memory` for the whole model. To train that, write
+    `keras.Sequential([cg.layers.Recompute(model, memory="auto")])`.
 
     >>> import keras
     >>> import tensorflow as tf
@@ -78,8 +69,8 @@ class Recompute:
         `tf_cg_ops.checkpoint_name` gave, or a function of a `tf.Operation`. Keras saves a function by its name:
         register it with `@keras.saving.register_keras_serializable()`.
       memory: Cuts the layer, for a whole model: `"auto"`, bytes as an int or as in `"2 GiB"`, or a share of
-        the memory of the plain gradient as in `0.5`. See `tf_cg_ops.recompute_grad`. The layer does not show its plan:
-        ask `tf_cg_ops.recompute_grad(layer, memory=0.5).plan(x, training=True)`.
+        the memory of the plain gradient as in `0.5`. `Recompute(model, memory=0.5).plan(x)` returns the plan for
+        training with `x`. See `tf_cg_ops.recompute_grad`.
       **kwargs: Arguments of every layer: `name`, `dtype`.
 
     Call arguments:
@@ -98,11 +89,6 @@ class Recompute:
 
     call = _CallOfTheLayer()
 
-    # Models of tf_keras, and loops over the layers of a model, reset what is stateful.
-    stateful = _OfTheLayer()
-    reset_state = _OfTheLayer()
-    reset_states = _OfTheLayer()
-
     def __init__(
         self,
         layer: Layer,
@@ -113,11 +99,11 @@ class Recompute:
     ) -> None:
         if not isinstance(layer, self.keras.layers.Layer):
             package = self.keras.__name__
-            remedy = (
-                "Use tf_cg_ops.recompute_grad for a function, and the Recompute of the same Keras for a layer."
-                if not isinstance(layer, type)
-                else misplaced_calls.use_instance(layer)
-            )
+            remedy = "Use tf_cg_ops.recompute_grad for a function, and the Recompute of the same Keras for a layer."
+            if isinstance(layer, (list, tuple)):
+                remedy = f"Write Recompute({package}.Sequential(layers))."
+            elif isinstance(layer, type):
+                remedy = misplaced_calls.use_instance(layer)
             raise TypeError(
                 f"{_API}: layer must be a {package}.layers.Layer or a model of {package}, got {_describe(layer)}. "
                 f"{remedy}"
@@ -129,9 +115,30 @@ class Recompute:
         super().__init__(layer, **{"autocast": False, **kwargs})  # type: ignore[call-arg]
         keras_internal.forward_arguments(self, layer)
 
+    def __getattr__(self, name: str) -> Any:
+        """What resets a stateful layer, if the layer has that, or an error that helps for what only models have."""
+        if name in ("stateful", "reset_state", "reset_states"):
+            return getattr(self.layer, name)
+        if hasattr(self.keras.Model, name) and not hasattr(type(self), name):
+            raise AttributeError(
+                f"{_API}: a layer has no '{name}'. Write model = {self.keras.__name__}.Sequential([Recompute(...)]), "
+                f"then model.{name}. The layer inside is Recompute(...).layer."
+            )
+        return self.__getattribute__(name)  # Raises the error again, which can be a property's own.
+
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+        """Returns the plan for a call with these arguments in training, Tensors or their `tf.TensorSpec`."""
+        if self._memory is None:
+            raise ValueError(f"{_API}: plan needs memory=: write Recompute(layer, memory='auto').")
+        keras_internal.clear_losses(self)  # As in each call.
+        call = layer_call.traceable(self.layer, self, args, {"training": True, **kwargs})
+        return self._recomputation().plan(*call, {})
+
     def _call_layer(self, args: Any, kwargs: Any) -> Any:
-        recomputation = Recomputation(without_gradient_function(_API), self._keep, self._memory)
-        return layer_call.recompute(recomputation, self.layer, self, args, kwargs)
+        return layer_call.recompute(self._recomputation(), self.layer, self, args, kwargs)
+
+    def _recomputation(self) -> Recomputation:
+        return Recomputation(without_gradient_function(_API), self._keep, self._memory)
 
     def compute_output_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the output shape of the layer."""
@@ -154,6 +161,11 @@ class Recompute:
 
 
 class _OfKeras3(Recompute):
+    @property
+    def metrics(self) -> list[Any]:
+        """The layer's metrics. Keras leaves out a model's, because the model around it has its own loss."""
+        return [] if isinstance(self.layer, self.keras.Model) else super().metrics  # type: ignore[misc]
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Builds the layer first, if that needs more than the shape of the first argument."""
         if not self.layer.built:
