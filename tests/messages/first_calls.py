@@ -127,6 +127,7 @@ FIRST_CALLS = {
     "Recompute(model).plan(x)": lambda: cg.layers.Recompute(MODEL).plan(X),
     "Recompute(model).compile()": lambda: cg.layers.Recompute(MODEL, memory="auto").compile("sgd", "mse"),
     "Recompute(model).summary(), tf_keras": lambda: cg.layers.tf_keras.Recompute(tf_keras.Sequential()).summary(),
+    "recompute_grad(model).fit(x, y)": lambda: cg.recompute_grad(MODEL, memory="auto").fit(X, X),
     "obj.method.plan(x)": lambda: Block().method.plan(X),
     "audit(model, {'a': a}) of two inputs": lambda: cg.testing.audit(TWO_INPUTS, {"a": M}),
     "audit(model, [a, b]) of a dict of inputs": lambda: cg.testing.audit(keras.Model({"a": A, "b": B}, A * B), [M, M]),

@@ -264,6 +264,18 @@ class CustomGradient:
 
     plan: Any = _NoPlan()
 
+    def __getattr__(self, name: str) -> Any:
+        """Raises AttributeError, with help for what a recomputed Keras model has and a function has not."""
+        if not name.startswith("_") and (decoration := self.__tf_cg_ops__()).api == "recompute_grad":
+            for keras in (module.keras for module in registration.loaded_modules()):
+                if isinstance(decoration.function, keras.Model) and hasattr(keras.Model, name):
+                    layers = "tf_cg_ops.layers" + ".tf_keras" * (keras.__name__ == "tf_keras")
+                    raise AttributeError(
+                        f"recompute_grad: a function has no '{name}'. Write model = {keras.__name__}.Sequential("
+                        f"[{layers}.Recompute(model, memory='auto')]), then model.{name}."
+                    )
+        return self.__getattribute__(name)  # Raises the error again, which can be a property's own.
+
     def __repr__(self) -> str:
         return f"<{self.__tf_cg_ops__().api} of {self.__qualname__} at {id(self):#x}>"
 

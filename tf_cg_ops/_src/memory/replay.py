@@ -92,11 +92,13 @@ class Replay:
 
         `dys` holds an upstream gradient, or None, for each output that can have one.
         """
-        key = tuple(needed), tuple(dy is not None for dy in dys)
+        key = tuple(itertools.compress(needed, self._are_used)), tuple(dy is not None for dy in dys)
         with self._lock:  # In eager mode several threads share one trace.
             if key not in self._gradients:
                 self._gradients[key] = self._trace_gradients(*key)
-        return self._gradients[key](*values, *residuals, *(dy for dy in dys if dy is not None))
+        used = itertools.compress(values, self._are_used)
+        found = iter(self._gradients[key](*used, *residuals, *(dy for dy in dys if dy is not None)))
+        return [*(next(found) if is_used else None for is_used in self._are_used), *found]
 
     def _compute(self, *values: tf.Tensor) -> list[tf.Tensor]:
         """The outputs, the residuals, and what was looked up in tables."""
@@ -122,14 +124,15 @@ class Replay:
     def _find_residuals(
         self, keep: Keep, operations: Sequence[tf.Operation]
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """The results of stateful ops that the outputs depend on, and the values to keep."""
+        """The results of stateful ops that the outputs depend on, and the values to keep; notes the inputs."""
         is_kept = checkpoint_name.predicate(keep, self._name, operations, self._api)
         residuals: list[tf.Tensor] = []
         kept: list[tf.Tensor] = []
-        inputs = set(map(id, self._inputs))
+        is_used = {id(tensor): False for tensor in self._inputs}
 
         def look_behind(tensor: tf.Tensor) -> bool:
-            if id(tensor) in inputs:
+            if id(tensor) in is_used:
+                is_used[id(tensor)] = True
                 return False
             if tensor.op.type in control_flow.TYPES:
                 self._refuse_stateful_ops(tensor.op)
@@ -142,6 +145,7 @@ class Replay:
             return True
 
         _visit(self._outputs, look_behind)
+        self._are_used = [is_used[id(tensor)] for tensor in self._inputs]
         return residuals, kept
 
     def _refuse_stateful_ops(self, op: Any) -> None:
@@ -181,7 +185,7 @@ class Replay:
     def _trace_gradients(self, needed: tuple[bool, ...], used: tuple[bool, ...]) -> GradientFunction:
         differentiable = [output for output in self._outputs if tf_internal.is_trainable(output)]
         targets = [output for output, is_used in zip(differentiable, used, strict=True) if is_used]
-        known = [*self._inputs, *self._residuals]
+        known = [*itertools.compress(self._inputs, self._are_used), *self._residuals]
 
         def gradients(*inputs: tf.Tensor) -> list[Any]:
             values, remaining = inputs[: len(known)], inputs[len(known) :]
