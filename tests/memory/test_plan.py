@@ -15,7 +15,8 @@ import tf_cg_ops as cg
 from tf_cg_ops._src.memory import recompute_grad
 from tf_cg_ops._src.memory.cuts import Choices
 from tf_cg_ops._src.memory.graph_costs import GraphCosts
-from tf_cg_ops._src.memory.plan import Part
+from tf_cg_ops._src.memory.plan import Part, Plan
+from tf_cg_ops._src.rewrite import control_flow
 
 from ..support.modes import RUNS as MODES
 
@@ -120,11 +121,10 @@ def test_values_and_gradients_are_the_plain_ones(memory, function, mode):
 def test_gradients_do_not_depend_on_where_the_graph_is_cut(monkeypatch):
     places = []
 
-    def cut(api, name, memory, graph, inputs, sources, is_kept):
-        operations = GraphCosts(graph, inputs, sources, is_kept).operations
-        places.append(len(operations))
-        parts = operations[: len(places)], operations[len(places) :]
-        return None, [Part(part, True) for part in parts]
+    def cut(api, name, memory, flat, sources, is_kept):
+        places.append(len(flat.operations))
+        parts = flat.operations[: len(places)], flat.operations[len(places) :]
+        return Plan(0, 0, 0.0, (), (), ()), [Part(part, True) for part in parts]
 
     monkeypatch.setattr(recompute_grad, "make_plan", cut)
     expected = tf.function(gradients)(with_maxima)
@@ -262,8 +262,94 @@ def test_a_plan_needs_shapes_alone():
     expected = planned.plan({"a": X, "number": 3}, scale=scale)
     assert planned.plan({"a": spec, "number": 3}, scale=scale) == expected
     assert planned.plan({"a": spec, "number": 3}, scale=tf.TensorSpec([])) == expected
-    of_any_batch = planned.plan({"a": tf.TensorSpec([None, 8]), "number": 3}, scale=scale)
-    assert of_any_batch.extra_compute == pytest.approx(expected.extra_compute, abs=0.1)
+
+
+ANY_BATCH = tf.TensorSpec([None, 8])
+
+
+@pytest.mark.parametrize("memory", ["auto", 0.6])
+def test_cuts_for_an_unknown_batch_are_the_ones_for_a_large_one(memory):
+    def deep(x):
+        return normalized(chain(normalized(x)))
+
+    planned = cg.recompute_grad(deep, memory=memory)
+    plan, of_large = planned.plan(ANY_BATCH), planned.plan(tf.TensorSpec([2**20, 8]))
+    # The traces differ in ops that compute shapes.
+    assert plan.plain_bytes == pytest.approx(of_large.plain_bytes, rel=0.02)
+    assert plan.peak_bytes == pytest.approx(of_large.peak_bytes, rel=0.05)
+    assert plan.extra_compute == pytest.approx(of_large.extra_compute, abs=0.1)
+    assert plan.unknown_shapes == (ANY_BATCH.shape,)
+    assert not of_large.unknown_shapes
+    assert "(None, 8)" in str(plan)
+    # The same cuts at other sizes, where the gradients of the weights count.
+    at, least = plan.at(X), cg.recompute_grad(deep, memory="auto").plan(X)
+    assert [s.name for s in at.segments] == [s.name for s in plan.segments]
+    assert at.plain_bytes == pytest.approx(least.plain_bytes, rel=1e-6)
+    assert least.peak_bytes <= at.peak_bytes <= at.plain_bytes
+    assert of_large.at(X) == of_large
+
+
+def test_sizes_that_a_large_batch_does_not_fit_count_the_same_everywhere():
+    planned = cg.recompute_grad(lambda x: chain(x + X), memory="auto")
+    assert any(segment.is_recomputed for segment in planned.plan(ANY_BATCH).segments)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [tf.function(chain), tf.function(chain).get_concrete_function(X), lambda x: tf.function(chain)(x)],
+    ids=["function", "concrete function", "inside"],
+)
+def test_called_functions_are_cut(call):
+    planned = cg.recompute_grad(call, memory="auto")
+    found, expected = planned.plan(X), cg.recompute_grad(chain, memory="auto").plan(X)
+    assert (found.peak_bytes, found.plain_bytes) == (expected.peak_bytes, expected.plain_bytes)
+
+
+def test_a_compiled_function_stays_one_op():
+    compiled = tf.function(chain, jit_compile=True)
+    types = []
+
+    @tf.function
+    def step(x):
+        y = cg.recompute_grad(lambda x: chain(compiled(tf.tanh(x))), memory="auto")(x)
+        types.extend(
+            op.type for op in tf.compat.v1.get_default_graph().get_operations() if control_flow.is_compiled(op)
+        )
+        return y
+
+    with tf.GradientTape() as tape:
+        tape.watch(X)
+        np.testing.assert_allclose(step(X), chain(chain(tf.tanh(X))), rtol=1e-5, atol=1e-6)
+    assert len(types) == 1
+
+
+def wide(x):
+    return tf.tanh(x @ WIDE)
+
+
+WIDE = tf.Variable(tf.ones([8, 4096]))
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (wide, "the gradients of the variables take 0.1 MiB in any case"),
+        (
+            lambda x: tf.while_loop(
+                lambda i, x: i < 99, lambda i, x: (i + 1, tf.tanh(x)), (0, x), maximum_iterations=99
+            )[1],
+            "loops, branches and compiled functions are not cut",
+        ),
+        (tf.nn.softmax, "most of it is needed at once around"),
+    ],
+    ids=["weights", "loop", "one op"],
+)
+def test_recomputation_that_saves_next_to_nothing_says_why(function, why):
+    planned = cg.recompute_grad(function, memory="auto")
+    assert why in planned.plan(X[:1]).note
+    assert why in str(planned.plan(X[:1]))
+    with tf.GradientTape(), pytest.warns(UserWarning, match="recomputation saves less than a tenth"):
+        planned(X[:1])
 
 
 def test_the_least_peak_can_be_typed_in():

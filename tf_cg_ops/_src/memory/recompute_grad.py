@@ -93,7 +93,7 @@ def recompute_grad(
     branches.
 
     `memory` is for a whole model. The traced function is cut into segments, some of which are kept and others computed
-    again, each when its upstream gradient arrives. Say how much memory the values and gradients of a training step may
+    again, one after the other in the backward pass. Say how much memory the values and gradients of a training step may
     take:
 
     - `"auto"`: the least that cuts reach. At most one more forward pass.
@@ -103,8 +103,9 @@ def recompute_grad(
     `recompute_grad(f, memory=0.5).plan(x)` returns the plan for a call with `x`, a Tensor or a `tf.TensorSpec`:
     `peak_bytes`, `plain_bytes`, `extra_compute`, a share of the forward pass, and `segments`. Print it for a table;
     `plan.plot()` draws it. The plan of a method is `obj.method.plan(x)`. With `memory`, `keep` only says what is kept
-    in any case. Loops, branches and called functions are not cut. Gradients of a value that is used in several segments
-    can be summed in another order.
+    in any case. Functions that `f` calls are cut, too; loops, branches and functions with `jit_compile=True` are not.
+    If the size of a batch is not known while tracing, as in `fit`, the cuts and shares are the ones for a large batch.
+    Gradients of a value that is used in several segments can be summed in another order.
 
     In eager mode, each call under a tape traces `f`, so `f` reads Python values as they are then. NumPy arrays among
     the arguments arrive as Tensors. For speed, use it in a `tf.function`, which traces once for each signature.
@@ -125,6 +126,8 @@ def recompute_grad(
       ValueError: `memory` is out of range, less than the least possible peak, or bytes although shapes are not known; a
         name in `keep` is not given in `f`.
       NotImplementedError: `f` has a stateful op that can neither be kept nor run again.
+
+    With `memory="auto"`, a warning says why if recomputation saves less than a tenth.
 
     Differs from `tf.recompute_grad`:
 
@@ -240,7 +243,7 @@ class Recomputation:
     def plan(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Plan:
         """The plan for a call with these arguments, Tensors or their specs."""
         if package_of_keras_tensors((args, kwargs)):
-            raise TypeError("recompute_grad: plan takes Tensors or their tf.TensorSpec, got a KerasTensor.")
+            raise TypeError(f"{self.wording.api}: plan takes Tensors or their tf.TensorSpec, got a KerasTensor.")
         is_spec = lambda leaf: isinstance(leaf, tf.TensorSpec)  # noqa: E731
         if any(map(is_spec, tf.nest.flatten((args, kwargs)))):
             with tf_internal.FuncGraph("plan").as_default():

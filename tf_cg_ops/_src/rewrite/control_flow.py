@@ -68,13 +68,16 @@ def copy(
     if op.type in CALLS:
         (body,) = functions_of(op)
 
-        def called(*inputs: Any) -> list[Any]:
+        def called() -> list[Any]:
             # If TensorFlow has differentiated the function, it has added outputs to its graph.
             return call(body, inputs)[: len(op.outputs)]
 
-        if is_compiled(op):  # The copy is compiled, too.
-            return tf.function(called, autograph=False, jit_compile=True)(*inputs)
-        return called(*inputs)
+        def traced() -> list[Any]:
+            with tf_internal.stop_recording():  # TensorFlow differentiates the call.
+                return called()
+
+        # The copy of a compiled function is compiled, too.
+        return tf.function(traced, autograph=False, jit_compile=True)() if is_compiled(op) else called()
     if op.type in LOOPS:
         return _copy_loop(op, inputs, call, iteration_scope)
 

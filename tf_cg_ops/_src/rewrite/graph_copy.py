@@ -166,7 +166,7 @@ class GraphCopy:
                 # A rule may call functions that only the graph of its op holds.
                 inline.add_called_functions(op.graph, graph, tf_internal.function_def_of(function))
         with place:
-            new = tf_internal.create_op(graph, op.type, inputs, attributes, name=op.name)
+            new = tf_internal.create_op(graph, op.type, inputs, attributes, name=None if self.pure else op.name)
         for old_output, new_output in zip(op.outputs, new.outputs, strict=True):
             if not new_output.shape.is_fully_defined():  # The user can have called set_shape.
                 new_output.set_shape(old_output.shape)
