@@ -106,7 +106,7 @@ def _embedding(is_keras: bool) -> Model:
 def _gru() -> Model:
     import keras
 
-    return _of_keras(lambda x: keras.layers.GRU(64)(x), tf.random.stateless_normal([64, 128, 32], [1, 2]))
+    return _of_keras(lambda x: keras.layers.GRU(128)(x), tf.random.stateless_normal([256, 64, 32], [1, 2]))
 
 
 def _u_net() -> Model:

@@ -11,14 +11,14 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import calls, tf_internal
-from tf_cg_ops._src.memory.gradient_reads import LOOKUPS, GradientReads, static_value
+from tf_cg_ops._src.memory.gradient_reads import GradientReads, static_value
 from tf_cg_ops._src.rewrite import control_flow
 
 # A size that is not known counts the same everywhere.
 UNKNOWN_SIZE = 32
 # In the time of moving one byte, a processor computes about this many products.
 _PRODUCTS_PER_BYTE = 4
-# Gradients of convolutions on the CPU unfold as many images at once as fit into the last cache, here of this size.
+# The last cache of a processor: Conv2DBackpropInput and Conv2DBackpropFilter unfold as many images as fit into it.
 _CACHE = 32 * 2**20
 # Their results share the memory of their inputs.
 _ALIASES = frozenset(
@@ -61,9 +61,8 @@ class GraphCosts:
         self.operations = [op for op in graph.get_operations() if op.type not in _NOT_IN_PIECES]
         self.has_unknown_sizes = False
         self._values: dict[int, _Value] = {}
-        number_of = {id(op): number for number, op in enumerate(self.operations)}
+        self._number_of = {id(op): number for number, op in enumerate(self.operations)}
         with_gradient = {id(tensor) for tensor in sources}
-        self.cost = np.array([self._cost_of(op) for op in self.operations])
         for tensor in inputs:
             self._values[id(tensor)] = _Value(0, -1)
         for number, op in enumerate(self.operations):
@@ -86,34 +85,51 @@ class GraphCosts:
             self.value_of(tensor).last = len(self.operations)
         weights = self._differentiate(graph, with_gradient)
         self.values = list({id(value): value for value in self._values.values() if value.first >= 0}.values())
+        self.cost = np.array([self._cost_of(op) for op in self.operations])
         workspace = np.array([self._workspace(op) for op in self.operations])
         self.in_flight = self._gradients_in_flight() + np.cumsum(weights[::-1])[::-1] + workspace
-        self._number_of = number_of
 
     def _differentiate(self, graph: Any, with_gradient: set[int]) -> np.ndarray:
-        """Follows the gradient from the results back; returns the bytes of weights' gradients that each op adds."""
+        """Follows the gradient back from the results; returns the bytes that each op adds to gradients of weights.
+
+        Much that depends on the sources has no gradient: a custom gradient passes by the ops that compute its value.
+        """
         weights = np.zeros(len(self.operations))
-        reads, seen = GradientReads(), {id(t) for t in graph.outputs if id(t) in with_gradient}
+        reads, arrived = GradientReads(), {id(tensor) for tensor in graph.outputs if id(tensor) in with_gradient}
         for tensor in graph.outputs:
-            if id(tensor) in seen:
+            if id(tensor) in arrived:
                 self.value_of(tensor).last_source = len(self.operations)
-        has_table: set[int] = set()
+        tables: set[int] = set()
         for number, op in reversed(list(enumerate(self.operations))):
-            if not any(id(output) in seen for output in op.outputs):  # For example, inside of a custom gradient.
+            if not any(id(output) in arrived for output in op.outputs):
                 continue
+            if op.type in calls.LOOPS:
+                self._values[id(op)] = _Value(self._of_all_steps(op), number, number, number)
             for tensor, read in reads.of(op, lambda t: id(t) in with_gradient):
-                seen.add(id(tensor))
+                arrived.add(id(tensor))
                 value = self.value_of(tensor)
                 value.last_source = number if value.last_source is None else value.last_source
                 for each in map(self.value_of, read):
                     each.first_saver = number
-                source = tensor.op
-                if _is_lookup(op):  # Its gradient is the upstream gradient, and where its slices belong.
+                if _is_lookup(op):  # Its gradient is the upstream gradient, with the places of its slices.
                     weights[number] += self._bytes(op.outputs[0])
-                elif source.type == "ReadVariableOp" and id(source.inputs[0]) not in has_table:
-                    has_table.add(id(source.inputs[0]))  # Gradients of several uses are added up in place.
-                    weights[number] += self._bytes(source.outputs[0])
+                elif tensor.op.type == "ReadVariableOp" and id(tensor.op.inputs[0]) not in tables:
+                    tables.add(id(tensor.op.inputs[0]))  # Gradients of several uses are added up in place.
+                    weights[number] += self._bytes(tensor)
         return weights
+
+    def _of_all_steps(self, op: Any) -> int:
+        """The bytes that the gradient of a loop reads: TensorFlow keeps a list of each value, with all steps."""
+        _, body = control_flow.functions_of(op)
+        own = [body.inputs[i] for i in range(len(body.inputs)) if i not in control_flow.loop_invariant_inputs(body)]
+        costs = GraphCosts(body, body.inputs, list(filter(tf_internal.is_trainable, body.inputs)), lambda op: False)
+        read = sum(value.size for value in costs.values if value.first_saver is not None)
+        read += sum(self._bytes(t) for t in own if costs.value_of(t).first_saver is not None)
+        steps = op.inputs[1]  # Their number, or -1. Keras takes the maximum of one number.
+        most = static_value(steps.op.inputs[0] if steps.op.type == "Max" else steps)
+        is_unknown = most is None or most.ndim > 0 or most < 0
+        self.has_unknown_sizes |= costs.has_unknown_sizes or is_unknown
+        return read * (UNKNOWN_SIZE if is_unknown else int(most))
 
     def value_of(self, tensor: Any) -> _Value:
         """The buffer of a tensor."""
@@ -144,15 +160,17 @@ class GraphCosts:
 
     def _workspace(self, op: Any) -> float:
         """The bytes that the gradient of an op needs besides its results."""
-        if op.type == "Softmax":  # The product of the gradient and the result, of which it takes the sums.
+        if op.type == "Softmax":  # The product of the gradient and the result, of which it takes sums.
             return self._bytes(op.outputs[0])
-        if op.type != "Conv2D":
+        if op.type == "MaxPool":  # The places of the maxima, as int64.
+            return self._bytes(op.outputs[0]) / op.outputs[0].dtype.size * 8
+        if op.type not in ("Conv2D", "Conv3D", "Conv2DBackpropInput"):
             return 0
-        kernel, result = self._sizes(op.inputs[1].shape), self._sizes(op.outputs[0].shape)
-        image = math.prod(result[1:]) // max(kernel[-1], 1)
-        unfolded = image * math.prod(kernel[:-1])
-        element = op.inputs[0].dtype.size
-        images = math.ceil(_CACHE / element / max(image * kernel[-1] + math.prod(kernel) + unfolded, 1))
+        small = op.inputs[2] if op.type == "Conv2DBackpropInput" else op.outputs[0]
+        kernel, result, element = self._sizes(op.inputs[1].shape), self._sizes(small.shape), small.dtype.size
+        # For each image a product with the kernel; as many as fit into the cache run at once, and each has its space.
+        image, unfolded = math.prod(result[1:]), math.prod(result[1:-1]) * math.prod(kernel[:-1])
+        images = math.ceil(_CACHE / element / max(image + math.prod(kernel) + unfolded, 1))
         return min(images, result[0]) * unfolded * element
 
     def _sizes(self, shape: tf.TensorShape) -> list[int]:
@@ -182,11 +200,9 @@ class GraphCosts:
 
 
 def _is_lookup(op: Any) -> bool:
-    """Whether an op looks up slices of a variable, so that its gradient has the size of its result."""
-    if op.type == "GatherV2" and op.inputs[0].op.type == "ReadVariableOp" and not op.get_attr("batch_dims"):
-        axis = static_value(op.inputs[2])
-        return axis is not None and axis == 0
-    return op.type in LOOKUPS
+    """Whether the gradient of an op with respect to a variable is slices, as large as its result, not a table."""
+    is_gather = op.type == "GatherV2" and op.inputs[0].op.type == "ReadVariableOp"
+    return op.type == "ResourceGather" or (is_gather and static_value(op.inputs[2]) == 0)
 
 
 def _products(op: Any, sizes: Callable[[tf.TensorShape], list[int]]) -> float:
@@ -195,8 +211,8 @@ def _products(op: Any, sizes: Callable[[tf.TensorShape], list[int]]) -> float:
         a = sizes(op.inputs[0].shape)
         return math.prod(sizes(op.outputs[0].shape)) * (a[0] if op.get_attr("transpose_a") else a[-1])
     if op.type.startswith("BatchMatMul"):
-        a = sizes(op.inputs[0].shape)
-        return math.prod(sizes(op.outputs[0].shape)) * (a[-2] if op.get_attr("adj_x") else a[-1])
+        a = sizes(op.inputs[0].shape)[-2:]
+        return math.prod(sizes(op.outputs[0].shape)) * (a[0] if op.get_attr("adj_x") else a[-1])
     if op.type.startswith(("Conv2D", "Conv3D", "DepthwiseConv2dNative")):
         kernel = sizes(op.inputs[1].shape)
         return math.prod(sizes(op.outputs[0].shape)) * math.prod(kernel) / max(kernel[-1], 1)
