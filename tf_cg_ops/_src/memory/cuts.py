@@ -117,14 +117,13 @@ class Choices:
         peak, cost = choices[-1][at, 2], choices[-1][at, 1]
         path: list[int] = [place]
         is_recomputed: list[bool] = []
+        kept: list[float] = []
         while place:
-            row = choices[place][at]
-            is_recomputed.append(bool(row[5]))
-            place, at = int(row[3]), int(row[4])
-            path.append(place)
-        path, is_recomputed = path[::-1], is_recomputed[::-1]
-        pieces = list(zip(path, path[1:], is_recomputed, strict=False))
-        kept = [float((self.kept if is_again else self.saved)[i, j]) for i, j, is_again in pieces]
+            i, at, again = map(int, choices[place][at, 3:])
+            kept.insert(0, float((self.kept if again else self.saved)[i, place]))
+            is_recomputed.insert(0, bool(again))
+            path.insert(0, i)
+            place = i
         places = [int(self._places[place]) for place in path]
         return Cuts(places, is_recomputed, kept, float(peak), float(cost), self._course(path, kept))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from tf_cg_ops._src.rewrite import control_flow
 UNKNOWN_SIZE = 32
 # In the time of moving one byte, a processor computes about this many products.
 _PRODUCTS_PER_BYTE = 4
-# The last cache of a processor: Conv2DBackpropInput and Conv2DBackpropFilter unfold as many images as fit into it.
+# The last cache of a processor. Conv2DBackpropInput and Conv2DBackpropFilter unfold as many images as fit into it.
 _CACHE = 32 * 2**20
 # Their results share the memory of their inputs.
 _ALIASES = frozenset(
@@ -60,11 +61,12 @@ class GraphCosts:
         """
         self.operations = [op for op in graph.get_operations() if op.type not in _NOT_IN_PIECES]
         self.has_unknown_sizes = False
-        self._values: dict[int, _Value] = {}
+        # A placeholder that is not an input, or a tensor from outside, takes no memory of its own.
+        self._values: dict[int, _Value] = collections.defaultdict(lambda: _Value(0, -1))
         self._number_of = {id(op): number for number, op in enumerate(self.operations)}
         with_gradient = {id(tensor) for tensor in sources}
         for tensor in inputs:
-            self._values[id(tensor)] = _Value(0, -1)
+            self.value_of(tensor)
         for number, op in enumerate(self.operations):
             for tensor in op.inputs:
                 self.value_of(tensor).last = number
@@ -95,11 +97,10 @@ class GraphCosts:
         Much that depends on the sources has no gradient: a custom gradient passes by the ops that compute its value.
         """
         weights = np.zeros(len(self.operations))
-        reads, arrived = GradientReads(), {id(tensor) for tensor in graph.outputs if id(tensor) in with_gradient}
-        for tensor in graph.outputs:
-            if id(tensor) in arrived:
-                self.value_of(tensor).last_source = len(self.operations)
-        tables: set[int] = set()
+        reads, tables = GradientReads(), set[int]()
+        arrived = {id(tensor) for tensor in graph.outputs} & with_gradient
+        for result in arrived:
+            self._values[result].last_source = len(self.operations)
         for number, op in reversed(list(enumerate(self.operations))):
             if not any(id(output) in arrived for output in op.outputs):
                 continue
@@ -121,7 +122,8 @@ class GraphCosts:
     def _of_all_steps(self, op: Any) -> int:
         """The bytes that the gradient of a loop reads: TensorFlow keeps a list of each value, with all steps."""
         _, body = control_flow.functions_of(op)
-        own = [body.inputs[i] for i in range(len(body.inputs)) if i not in control_flow.loop_invariant_inputs(body)]
+        fixed = control_flow.loop_invariant_inputs(body)
+        own = [tensor for position, tensor in enumerate(body.inputs) if position not in fixed]
         costs = GraphCosts(body, body.inputs, list(filter(tf_internal.is_trainable, body.inputs)), lambda op: False)
         read = sum(value.size for value in costs.values if value.first_saver is not None)
         read += sum(self._bytes(t) for t in own if costs.value_of(t).first_saver is not None)
@@ -133,8 +135,6 @@ class GraphCosts:
 
     def value_of(self, tensor: Any) -> _Value:
         """The buffer of a tensor."""
-        if id(tensor) not in self._values:  # Of a placeholder that is not an input, or from outside.
-            self._values[id(tensor)] = _Value(0, -1)
         return self._values[id(tensor)]
 
     def number_of(self, op: Any) -> int:
@@ -164,14 +164,18 @@ class GraphCosts:
             return self._bytes(op.outputs[0])
         if op.type == "MaxPool":  # The places of the maxima, as int64.
             return self._bytes(op.outputs[0]) / op.outputs[0].dtype.size * 8
-        if op.type not in ("Conv2D", "Conv3D", "Conv2DBackpropInput"):
+        if op.type in calls.TYPES:
+            return max(map(self._workspace, _inner(op)), default=0)
+        is_convolution = op.type in ("Conv2D", "Conv3D", "Conv2DBackpropInput")
+        if not is_convolution or not op.get_attr("data_format").endswith(b"C"):  # On a CPU, channels are last.
             return 0
         small = op.inputs[2] if op.type == "Conv2DBackpropInput" else op.outputs[0]
-        kernel, result, element = self._sizes(op.inputs[1].shape), self._sizes(small.shape), small.dtype.size
-        # For each image a product with the kernel; as many as fit into the cache run at once, and each has its space.
-        image, unfolded = math.prod(result[1:]), math.prod(result[1:-1]) * math.prod(kernel[:-1])
-        images = math.ceil(_CACHE / element / max(image + math.prod(kernel) + unfolded, 1))
-        return min(images, result[0]) * unfolded * element
+        kernel, result = self._sizes(op.inputs[1].shape), self._sizes(small.shape)
+        channels = self._sizes(op.inputs[0].shape)[-1]
+        if op.type == "Conv2D" and kernel[-2:-1] not in ([], [channels]):
+            # Only XLA differentiates groups. It computes the gradient for a kernel of all channels, in two buffers.
+            return 2 * math.prod(kernel) * channels / max(kernel[-2], 1) * small.dtype.size
+        return min(math.prod(result[:-1]) * math.prod(kernel[:-1]) * small.dtype.size, _CACHE)
 
     def _sizes(self, shape: tf.TensorShape) -> list[int]:
         if shape.rank is None:
@@ -193,10 +197,14 @@ class GraphCosts:
         if op.type in _ALIASES or op.type in ("Const", "ReadVariableOp"):
             return 0.0
         if op.type in calls.TYPES:
-            inner = [each for function in control_flow.functions_of(op) for each in function.get_operations()]
-            return sum(self._cost_of(each) for each in inner)
+            return sum(map(self._cost_of, _inner(op)))
         moved = sum(self._bytes(tensor) for tensor in (*op.inputs, *op.outputs))
         return moved + _products(op, self._sizes) / _PRODUCTS_PER_BYTE
+
+
+def _inner(op: Any) -> list[Any]:
+    """The ops of the functions that an op calls."""
+    return [each for function in control_flow.functions_of(op) for each in function.get_operations()]
 
 
 def _is_lookup(op: Any) -> bool:
