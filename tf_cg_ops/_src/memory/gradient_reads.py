@@ -14,7 +14,7 @@ from tf_cg_ops._src.rewrite.python_gradients import trace_gradient
 
 # Constants up to this size are part of what kind of op it is: gradient functions look at axes and shapes.
 _MOST_ELEMENTS = 64
-READS = frozenset(["ReadVariableOp", "ResourceGather", "ResourceGatherNd"])
+_READS = frozenset(["ReadVariableOp", "ResourceGather", "ResourceGatherNd"])
 
 
 class GradientReads:
@@ -32,8 +32,10 @@ class GradientReads:
             assert traced is not None
             read = [None if g is None else [outside for _, outside in traced.captures] for g in traced.gradients]
         elif op.type == "CustomGradientRule":  # Its rule reads its arguments and captures, not its results.
-            read = [_without_handles(op.inputs[len(op.outputs) :])] * len(op.inputs)
-        elif op.type in READS:  # Their gradients read the places of slices.
+            results, arguments = [None] * len(op.outputs), len(op.get_attr("Tinputs"))
+            read = [*results, *[_without_handles(op.inputs[len(results) :])] * arguments]
+            read += [None] * (len(op.inputs) - len(read))
+        elif op.type in _READS:  # Their gradients read the places of slices.
             read = [op.inputs[1:]] * len(op.inputs)
         elif op.type in calls.TYPES or len(_without_handles(op.inputs)) < len(op.inputs):
             read = [_without_handles(tensors)] * len(op.inputs)

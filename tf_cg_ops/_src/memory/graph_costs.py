@@ -23,8 +23,11 @@ _PRODUCTS_PER_BYTE = 4
 _CACHE = 32 * 2**20
 # Their results share the memory of their inputs.
 _ALIASES = frozenset(
-    ["Identity", "IdentityN", "CustomGradientRule", "StopGradient", "PreventGradient", "EnsureShape", "CheckNumerics"]
-).union(["Reshape", "Squeeze", "ExpandDims"])
+    [
+        *("Identity", "IdentityN", "StopGradient", "PreventGradient", "EnsureShape", "CheckNumerics"),
+        *("Reshape", "Squeeze", "ExpandDims", "CustomGradientRule", "CustomGradientBarrier"),
+    ]
+)
 _NOT_IN_PIECES = frozenset(["Placeholder", "NoOp"])
 
 
@@ -127,8 +130,9 @@ class GraphCosts:
         costs = GraphCosts(body, body.inputs, list(filter(tf_internal.is_trainable, body.inputs)), lambda op: False)
         read = sum(value.size for value in costs.values if value.first_saver is not None)
         read += sum(self._bytes(t) for t in own if costs.value_of(t).first_saver is not None)
-        steps = op.inputs[1]  # Their number, or -1. Keras takes the maximum of one number.
-        most = static_value(steps.op.inputs[0] if steps.op.type == "Max" else steps)
+        # tf.while_loop passes a counter, and the number of steps or -1. Keras takes the maximum of one number.
+        steps = [t.op.inputs[0] if t.op.type == "Max" else t for t in op.inputs[1:2] if t.dtype == tf.int32]
+        most = static_value(steps[0]) if steps else None
         is_unknown = most is None or most.ndim > 0 or most < 0
         self.has_unknown_sizes |= costs.has_unknown_sizes or is_unknown
         return read * (UNKNOWN_SIZE if is_unknown else int(most))
