@@ -75,10 +75,7 @@ class Choices:
         low, high = 0.0, self.plain_peak
         for _ in range(40):
             middle = (low + high) / 2
-            if self._fits(middle):
-                high = middle
-            else:
-                low = middle
+            low, high = (low, middle) if self._fits(middle) else (middle, high)
         return high
 
     def _fits(self, budget: float) -> bool:
@@ -193,8 +190,8 @@ def _cost_not_needed(costs: GraphCosts, place: int) -> float:
         op = costs.operations[number]
         values = [costs.value_of(output) for output in op.outputs]
         is_read = any(v.first_saver is not None and v.first_saver < place for v in values)
-        if is_read or number in needed:
-            needed.update(costs.number_of(tensor.op) for tensor in op.inputs)
+        if is_read or id(op) in needed:
+            needed.update(id(tensor.op) for tensor in op.inputs)
         else:
             cost += costs.cost[number]
     return cost

@@ -101,12 +101,11 @@ def _positions_read(op: Any) -> list[frozenset[int] | None]:
         dys = [tf_internal.graph_placeholder(output.dtype, output.shape) for output in outputs]
         gradients = tf.gradients(outputs, inputs, grad_ys=dys)
     places = {id(tensor): position for position, tensor in enumerate([*inputs, *copy.outputs])}
-    results = [None if g is None else tf.nest.flatten(g, expand_composites=True) for g in gradients]
-    return [None if result is None else frozenset(_read_by(result, places)) for result in results]
+    return [None if gradient is None else frozenset(_read_by(gradient, places)) for gradient in gradients]
 
 
-def _read_by(results: Sequence[Any], places: dict[int, int]) -> set[int]:
-    waiting, seen, found = list(results), set(), set()
+def _read_by(gradient: Any, places: dict[int, int]) -> set[int]:
+    waiting, seen, found = tf.nest.flatten(gradient, expand_composites=True), set(), set()
     while waiting:
         tensor = waiting.pop()
         if id(tensor) in places:

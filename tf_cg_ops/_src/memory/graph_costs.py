@@ -22,12 +22,8 @@ _PRODUCTS_PER_BYTE = 4
 # The last cache of a processor. Conv2DBackpropInput and Conv2DBackpropFilter unfold as many images as fit into it.
 _CACHE = 32 * 2**20
 # Their results share the memory of their inputs.
-_ALIASES = frozenset(
-    [
-        *("Identity", "IdentityN", "StopGradient", "PreventGradient", "EnsureShape", "CheckNumerics"),
-        *("Reshape", "Squeeze", "ExpandDims", "CustomGradientRule", "CustomGradientBarrier"),
-    ]
-)
+_ALIASES = {"Identity", "IdentityN", "StopGradient", "PreventGradient", "EnsureShape", "CheckNumerics", "Reshape"}
+_ALIASES |= {"Squeeze", "ExpandDims", "CustomGradientRule", "CustomGradientBarrier"}
 _NOT_IN_PIECES = frozenset(["Placeholder", "NoOp"])
 
 
@@ -66,7 +62,6 @@ class GraphCosts:
         self.has_unknown_sizes = False
         # A placeholder that is not an input, or a tensor from outside, takes no memory of its own.
         self._values: dict[int, _Value] = collections.defaultdict(lambda: _Value(0, -1))
-        self._number_of = {id(op): number for number, op in enumerate(self.operations)}
         with_gradient = {id(tensor) for tensor in sources}
         for tensor in inputs:
             self.value_of(tensor)
@@ -133,17 +128,14 @@ class GraphCosts:
         # tf.while_loop passes a counter, and the number of steps or -1. Keras takes the maximum of one number.
         steps = [t.op.inputs[0] if t.op.type == "Max" else t for t in op.inputs[1:2] if t.dtype == tf.int32]
         most = static_value(steps[0]) if steps else None
-        is_unknown = most is None or most.ndim > 0 or most < 0
-        self.has_unknown_sizes |= costs.has_unknown_sizes or is_unknown
-        return read * (UNKNOWN_SIZE if is_unknown else int(most))
+        self.has_unknown_sizes |= costs.has_unknown_sizes
+        if most is None or most.ndim > 0 or most < 0:
+            self.has_unknown_sizes, most = True, UNKNOWN_SIZE
+        return read * int(most)
 
     def value_of(self, tensor: Any) -> _Value:
         """The buffer of a tensor."""
         return self._values[id(tensor)]
-
-    def number_of(self, op: Any) -> int:
-        """The position of an op; -1 if it is not in a piece."""
-        return self._number_of.get(id(op), -1)
 
     def _gradients_in_flight(self) -> np.ndarray:
         """For each op, the bytes of the gradients of values before and after it."""
@@ -182,12 +174,8 @@ class GraphCosts:
         return min(math.prod(result[:-1]) * math.prod(kernel[:-1]) * small.dtype.size, _CACHE)
 
     def _sizes(self, shape: tf.TensorShape) -> list[int]:
-        if shape.rank is None:
-            self.has_unknown_sizes = True
-            return [UNKNOWN_SIZE]
-        if not shape.is_fully_defined():
-            self.has_unknown_sizes = True
-        return [UNKNOWN_SIZE if size is None else size for size in shape]
+        self.has_unknown_sizes |= not shape.is_fully_defined()
+        return [UNKNOWN_SIZE if size is None else size for size in ([None] if shape.rank is None else shape)]
 
     def _bytes(self, tensor: Any) -> int:
         if tensor.dtype in (tf.resource, tf.variant, tf.string):
