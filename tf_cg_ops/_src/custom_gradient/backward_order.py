@@ -31,7 +31,7 @@ def alone(value: Any, after: Sequence[tf.Tensor]) -> Any:
 
 
 def through_gate(values: Sequence[Any], token: tf.Tensor) -> tuple[list[Any], tf.Tensor]:
-    """The values and the token, whose gradient waits for the gradients of the values."""
+    """The values and the token; the gradient of each waits for the gradients of all."""
     chosen = [i for i, value in enumerate(values) if tf_internal.is_trainable(value) and value.dtype != tf.resource]
     if not chosen:
         return list(values), token
@@ -48,6 +48,7 @@ def is_gate(op: Any) -> bool:
 
 
 def gradients_of_gate(dys: Sequence[Any]) -> list[Any]:
-    """The gradients of the values that are used, and of the token."""
+    """The gradients of the values that are used, and of the token, once all of them are computed."""
     used = unused_outputs.with_none(dys[:-1])
-    return [*used, when_computed([dy for dy in (*used, dys[-1]) if dy is not None])]
+    done = when_computed([dy for dy in (*used, dys[-1]) if dy is not None])
+    return [*(dy if dy is None else alone(dy, [done]) for dy in used), done]

@@ -76,10 +76,7 @@ class Choices:
         low, high = 0.0, self.plain_peak
         for _ in range(40):
             middle = (low + high) / 2
-            if self._fits(middle):
-                high = middle
-            else:
-                low = middle
+            low, high = (low, middle) if self._fits(middle) else (middle, high)
         return high
 
     def _fits(self, budget: float) -> bool:
@@ -118,11 +115,10 @@ class Choices:
         path: list[int] = [place]
         is_recomputed: list[bool] = []
         while place:
-            row = choices[place][at]
-            is_recomputed.append(bool(row[5]))
-            place, at = int(row[3]), int(row[4])
-            path.append(place)
-        return self._cuts(path[::-1], is_recomputed[::-1])
+            place, at, again = map(int, choices[place][at, 3:])
+            is_recomputed.insert(0, bool(again))
+            path.insert(0, place)
+        return self._cuts(path, is_recomputed)
 
     def cut_at(self, places: Sequence[int], is_recomputed: Sequence[bool]) -> Cuts:
         """The cuts at these places."""
@@ -203,8 +199,8 @@ def _cost_not_needed(costs: GraphCosts, place: int) -> float:
         op = costs.operations[number]
         values = [costs.value_of(output) for output in op.outputs]
         is_read = any(v.first_saver is not None and v.first_saver < place for v in values)
-        if is_read or number in needed:
-            needed.update(costs.number_of(tensor.op) for tensor in op.inputs)
+        if is_read or id(op) in needed:
+            needed.update(id(tensor.op) for tensor in op.inputs)
         else:
             cost += costs.cost[number]
     return cost

@@ -14,8 +14,7 @@ from tf_cg_ops._src.rewrite.python_gradients import trace_gradient
 
 # Constants up to this size are part of what kind of op it is: gradient functions look at axes and shapes.
 _MOST_ELEMENTS = 64
-# Gradients of a variable are slices, not as large as the variable.
-LOOKUPS = frozenset(["ResourceGather", "ResourceGatherNd"])
+_READS = frozenset(["ReadVariableOp", "ResourceGather", "ResourceGatherNd"])
 
 
 class GradientReads:
@@ -26,29 +25,30 @@ class GradientReads:
 
     def of(self, op: Any, has_gradient: Callable[[Any], bool]) -> list[tuple[Any, list[Any]]]:
         """The inputs to which an op passes its gradient, each with the inputs and outputs that its gradient reads."""
-        sources = [tensor for tensor in op.inputs if has_gradient(tensor)]
-        tensors = [tensor for tensor in (*op.inputs, *op.outputs) if tensor.dtype not in (tf.resource, tf.variant)]
+        tensors: list[Any] = [*op.inputs, *op.outputs]
+        read: list[Any]  # For each input; None if it has no gradient.
         if tf_internal.has_python_gradient(op):
             traced = trace_gradient(op)
-            read = [] if traced is None else [outside for _, outside in traced.captures]
-            gradients = [None] * len(op.inputs) if traced is None else traced.gradients
-            passed = zip(op.inputs, gradients, strict=True)
-            return [(tensor, read) for tensor, g in passed if g is not None and has_gradient(tensor)]
-        if op.type == "CustomGradientRule":  # Its rule reads its arguments and captures, not its results.
-            read = [tensor for tensor in op.inputs[len(op.outputs) :] if tensor.dtype != tf.resource]
-            return [(tensor, read) for tensor in sources]
-        if op.type in calls.TYPES:
-            return [(tensor, tensors) for tensor in sources]
-        if any(tensor.dtype in (tf.resource, tf.variant) for tensor in op.inputs):
-            # The gradient of a lookup in a variable reads the positions.
-            read = op.inputs[1:] if op.type in LOOKUPS else [] if op.type == "ReadVariableOp" else tensors
-            return [(tensor, list(read)) for tensor in sources]
-        key = _kind(op)
-        if key not in self._known:
-            self._known[key] = _positions_read(op)
-        tensors = [*op.inputs, *op.outputs]
-        passed = zip(op.inputs, self._known[key], strict=True)
-        return [(t, [tensors[p] for p in sorted(read)]) for t, read in passed if read is not None and has_gradient(t)]
+            assert traced is not None
+            read = [None if g is None else [outside for _, outside in traced.captures] for g in traced.gradients]
+        elif op.type == "CustomGradientRule":  # Its rule reads its arguments and captures, not its results.
+            results, arguments = [None] * len(op.outputs), len(op.get_attr("Tinputs"))
+            read = [*results, *[_without_handles(op.inputs[len(results) :])] * arguments]
+            read += [None] * (len(op.inputs) - len(read))
+        elif op.type in _READS:  # Their gradients read the places of slices.
+            read = [op.inputs[1:]] * len(op.inputs)
+        elif op.type in calls.TYPES or len(_without_handles(op.inputs)) < len(op.inputs):
+            read = [_without_handles(tensors)] * len(op.inputs)
+        else:
+            key = _kind(op)
+            if key not in self._known:
+                self._known[key] = _positions_read(op)
+            read = [None if at is None else [tensors[p] for p in sorted(at)] for at in self._known[key]]
+        return [(t, list(r)) for t, r in zip(op.inputs, read, strict=True) if r is not None and has_gradient(t)]
+
+
+def _without_handles(tensors: Sequence[Any]) -> list[Any]:
+    return [tensor for tensor in tensors if tensor.dtype not in (tf.resource, tf.variant)]
 
 
 def static_value(tensor: Any) -> Any:
@@ -101,12 +101,11 @@ def _positions_read(op: Any) -> list[frozenset[int] | None]:
         dys = [tf_internal.graph_placeholder(output.dtype, output.shape) for output in outputs]
         gradients = tf.gradients(outputs, inputs, grad_ys=dys)
     places = {id(tensor): position for position, tensor in enumerate([*inputs, *copy.outputs])}
-    results = [None if g is None else tf.nest.flatten(g, expand_composites=True) for g in gradients]
-    return [None if result is None else frozenset(_read_by(result, places)) for result in results]
+    return [None if gradient is None else frozenset(_read_by(gradient, places)) for gradient in gradients]
 
 
-def _read_by(results: Sequence[Any], places: dict[int, int]) -> set[int]:
-    waiting, seen, found = list(results), set(), set()
+def _read_by(gradient: Any, places: dict[int, int]) -> set[int]:
+    waiting, seen, found = tf.nest.flatten(gradient, expand_composites=True), set(), set()
     while waiting:
         tensor = waiting.pop()
         if id(tensor) in places:

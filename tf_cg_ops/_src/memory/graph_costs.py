@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
@@ -11,19 +12,18 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import calls, tf_internal
-from tf_cg_ops._src.memory.gradient_reads import LOOKUPS, GradientReads, static_value
+from tf_cg_ops._src.memory.gradient_reads import GradientReads, static_value
 from tf_cg_ops._src.rewrite import control_flow
 
 # A size that is not known counts the same everywhere.
 UNKNOWN_SIZE = 32
 # In the time of moving one byte, a processor computes about this many products.
 _PRODUCTS_PER_BYTE = 4
-# Gradients of convolutions on the CPU unfold as many images at once as fit into the last cache, here of this size.
+# The last cache of a processor. Conv2DBackpropInput and Conv2DBackpropFilter unfold as many images as fit into it.
 _CACHE = 32 * 2**20
 # Their results share the memory of their inputs.
-_ALIASES = frozenset(
-    ["Identity", "IdentityN", "CustomGradientRule", "StopGradient", "PreventGradient", "EnsureShape", "CheckNumerics"]
-).union(["Reshape", "Squeeze", "ExpandDims"])
+_ALIASES = {"Identity", "IdentityN", "StopGradient", "PreventGradient", "EnsureShape", "CheckNumerics", "Reshape"}
+_ALIASES |= {"Squeeze", "ExpandDims", "CustomGradientRule", "CustomGradientBarrier"}
 _NOT_IN_PIECES = frozenset(["Placeholder", "NoOp"])
 
 
@@ -61,12 +61,11 @@ class GraphCosts:
         """
         self.operations = [op for op in graph.get_operations() if op.type not in _NOT_IN_PIECES]
         self.has_unknown_sizes = False
-        self._values: dict[int, _Value] = {}
-        number_of = {id(op): number for number, op in enumerate(self.operations)}
+        # A placeholder that is not an input, or a tensor from outside, takes no memory of its own.
+        self._values: dict[int, _Value] = collections.defaultdict(lambda: _Value(0, -1))
         with_gradient = {id(tensor) for tensor in sources}
-        self.cost = np.array([self._cost_of(op) for op in self.operations])
         for tensor in inputs:
-            self._values[id(tensor)] = _Value(0, -1)
+            self.value_of(tensor)
         for number, op in enumerate(self.operations):
             for tensor in op.inputs:
                 self.value_of(tensor).last = number
@@ -88,44 +87,57 @@ class GraphCosts:
         weights = self._differentiate(graph, with_gradient)
         self.weight_bytes = float(weights.sum())
         self.values = list({id(value): value for value in self._values.values() if value.first >= 0}.values())
+        self.cost = np.array([self._cost_of(op) for op in self.operations])
         workspace = np.array([self._workspace(op) for op in self.operations])
         self.in_flight = self._gradients_in_flight() + np.cumsum(weights[::-1])[::-1] + workspace
-        self._number_of = number_of
 
     def _differentiate(self, graph: Any, with_gradient: set[int]) -> np.ndarray:
-        """Follows the gradient from the results back; returns the bytes of weights' gradients that each op adds."""
+        """Follows the gradient back from the results; returns the bytes that each op adds to gradients of weights.
+
+        Much that depends on the sources has no gradient: a custom gradient passes by the ops that compute its value.
+        """
         weights = np.zeros(len(self.operations))
-        reads, seen = GradientReads(), {id(t) for t in graph.outputs if id(t) in with_gradient}
-        for tensor in graph.outputs:
-            if id(tensor) in seen:
-                self.value_of(tensor).last_source = len(self.operations)
-        has_table: set[int] = set()
+        reads, tables = GradientReads(), set[int]()
+        arrived = {id(tensor) for tensor in graph.outputs} & with_gradient
+        for result in arrived:
+            self._values[result].last_source = len(self.operations)
         for number, op in reversed(list(enumerate(self.operations))):
-            if not any(id(output) in seen for output in op.outputs):  # For example, inside of a custom gradient.
+            if not any(id(output) in arrived for output in op.outputs):
                 continue
+            if op.type in calls.LOOPS:
+                self._values[id(op)] = _Value(self._of_all_steps(op), number, number, number)
             for tensor, read in reads.of(op, lambda t: id(t) in with_gradient):
-                seen.add(id(tensor))
+                arrived.add(id(tensor))
                 value = self.value_of(tensor)
                 value.last_source = number if value.last_source is None else value.last_source
                 for each in map(self.value_of, read):
                     each.first_saver = number
-                source = tensor.op
-                if _is_lookup(op):  # Its gradient is the upstream gradient, and where its slices belong.
+                if _is_lookup(op):  # Its gradient is the upstream gradient, with the places of its slices.
                     weights[number] += self._bytes(op.outputs[0])
-                elif source.type == "ReadVariableOp" and id(source.inputs[0]) not in has_table:
-                    has_table.add(id(source.inputs[0]))  # Gradients of several uses are added up in place.
-                    weights[number] += self._bytes(source.outputs[0])
+                elif tensor.op.type == "ReadVariableOp" and id(tensor.op.inputs[0]) not in tables:
+                    tables.add(id(tensor.op.inputs[0]))  # Gradients of several uses are added up in place.
+                    weights[number] += self._bytes(tensor)
         return weights
+
+    def _of_all_steps(self, op: Any) -> int:
+        """The bytes that the gradient of a loop reads: TensorFlow keeps a list of each value, with all steps."""
+        _, body = control_flow.functions_of(op)
+        fixed = control_flow.loop_invariant_inputs(body)
+        own = [tensor for position, tensor in enumerate(body.inputs) if position not in fixed]
+        costs = GraphCosts(body, body.inputs, list(filter(tf_internal.is_trainable, body.inputs)), lambda op: False)
+        read = sum(value.size for value in costs.values if value.first_saver is not None)
+        read += sum(self._bytes(t) for t in own if costs.value_of(t).first_saver is not None)
+        # tf.while_loop passes a counter, and the number of steps or -1. Keras takes the maximum of one number.
+        steps = [t.op.inputs[0] if t.op.type == "Max" else t for t in op.inputs[1:2] if t.dtype == tf.int32]
+        most = static_value(steps[0]) if steps else None
+        self.has_unknown_sizes |= costs.has_unknown_sizes
+        if most is None or most.ndim > 0 or most < 0:
+            self.has_unknown_sizes, most = True, UNKNOWN_SIZE
+        return read * int(most)
 
     def value_of(self, tensor: Any) -> _Value:
         """The buffer of a tensor."""
-        if id(tensor) not in self._values:  # Of a placeholder that is not an input, or from outside.
-            self._values[id(tensor)] = _Value(0, -1)
         return self._values[id(tensor)]
-
-    def number_of(self, op: Any) -> int:
-        """The position of an op; -1 if it is not in a piece."""
-        return self._number_of.get(id(op), -1)
 
     def _gradients_in_flight(self) -> np.ndarray:
         """For each op, the bytes of the gradients of values before and after it."""
@@ -146,24 +158,26 @@ class GraphCosts:
 
     def _workspace(self, op: Any) -> float:
         """The bytes that the gradient of an op needs besides its results."""
-        if op.type == "Softmax":  # The product of the gradient and the result, of which it takes the sums.
+        if op.type == "Softmax":  # The product of the gradient and the result, of which it takes sums.
             return self._bytes(op.outputs[0])
-        if op.type != "Conv2D":
+        if op.type == "MaxPool":  # The places of the maxima, as int64.
+            return self._bytes(op.outputs[0]) / op.outputs[0].dtype.size * 8
+        if op.type in calls.TYPES:
+            return max(map(self._workspace, _inner(op)), default=0)
+        is_convolution = op.type in ("Conv2D", "Conv3D", "Conv2DBackpropInput")
+        if not is_convolution or not op.get_attr("data_format").endswith(b"C"):  # On a CPU, channels are last.
             return 0
-        kernel, result = self._sizes(op.inputs[1].shape), self._sizes(op.outputs[0].shape)
-        image = math.prod(result[1:]) // max(kernel[-1], 1)
-        unfolded = image * math.prod(kernel[:-1])
-        element = op.inputs[0].dtype.size
-        images = math.ceil(_CACHE / element / max(image * kernel[-1] + math.prod(kernel) + unfolded, 1))
-        return min(images, result[0]) * unfolded * element
+        small = op.inputs[2] if op.type == "Conv2DBackpropInput" else op.outputs[0]
+        kernel, result = self._sizes(op.inputs[1].shape), self._sizes(small.shape)
+        channels = self._sizes(op.inputs[0].shape)[-1]
+        if op.type == "Conv2D" and kernel[-2:-1] not in ([], [channels]):
+            # Only XLA differentiates groups. It computes the gradient for a kernel of all channels, in two buffers.
+            return 2 * math.prod(kernel) * channels / max(kernel[-2], 1) * small.dtype.size
+        return min(math.prod(result[:-1]) * math.prod(kernel[:-1]) * small.dtype.size, _CACHE)
 
     def _sizes(self, shape: tf.TensorShape) -> list[int]:
-        if shape.rank is None:
-            self.has_unknown_sizes = True
-            return [UNKNOWN_SIZE]
-        if not shape.is_fully_defined():
-            self.has_unknown_sizes = True
-        return [UNKNOWN_SIZE if size is None else size for size in shape]
+        self.has_unknown_sizes |= not shape.is_fully_defined()
+        return [UNKNOWN_SIZE if size is None else size for size in ([None] if shape.rank is None else shape)]
 
     def _bytes(self, tensor: Any) -> int:
         if tensor.dtype in (tf.resource, tf.variant, tf.string):
@@ -177,18 +191,20 @@ class GraphCosts:
         if op.type in _ALIASES or op.type in ("Const", "ReadVariableOp"):
             return 0.0
         if op.type in calls.TYPES:
-            inner = [each for function in control_flow.functions_of(op) for each in function.get_operations()]
-            return sum(self._cost_of(each) for each in inner)
+            return sum(map(self._cost_of, _inner(op)))
         moved = sum(self._bytes(tensor) for tensor in (*op.inputs, *op.outputs))
         return moved + _products(op, self._sizes) / _PRODUCTS_PER_BYTE
 
 
+def _inner(op: Any) -> list[Any]:
+    """The ops of the functions that an op calls."""
+    return [each for function in control_flow.functions_of(op) for each in function.get_operations()]
+
+
 def _is_lookup(op: Any) -> bool:
-    """Whether an op looks up slices of a variable, so that its gradient has the size of its result."""
-    if op.type == "GatherV2" and op.inputs[0].op.type == "ReadVariableOp" and not op.get_attr("batch_dims"):
-        axis = static_value(op.inputs[2])
-        return axis is not None and axis == 0
-    return op.type in LOOKUPS
+    """Whether the gradient of an op with respect to a variable is slices, as large as its result, not a table."""
+    is_gather = op.type == "GatherV2" and op.inputs[0].op.type == "ReadVariableOp"
+    return op.type == "ResourceGather" or (is_gather and static_value(op.inputs[2]) == 0)
 
 
 def _products(op: Any, sizes: Callable[[tf.TensorShape], list[int]]) -> float:
@@ -197,8 +213,8 @@ def _products(op: Any, sizes: Callable[[tf.TensorShape], list[int]]) -> float:
         a = sizes(op.inputs[0].shape)
         return math.prod(sizes(op.outputs[0].shape)) * (a[0] if op.get_attr("transpose_a") else a[-1])
     if op.type.startswith("BatchMatMul"):
-        a = sizes(op.inputs[0].shape)
-        return math.prod(sizes(op.outputs[0].shape)) * (a[-2] if op.get_attr("adj_x") else a[-1])
+        a = sizes(op.inputs[0].shape)[-2:]
+        return math.prod(sizes(op.outputs[0].shape)) * (a[0] if op.get_attr("adj_x") else a[-1])
     if op.type.startswith(("Conv2D", "Conv3D", "DepthwiseConv2dNative")):
         kernel = sizes(op.inputs[1].shape)
         return math.prod(sizes(op.outputs[0].shape)) * math.prod(kernel) / max(kernel[-1], 1)

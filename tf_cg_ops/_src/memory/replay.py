@@ -22,7 +22,9 @@ from tf_cg_ops._src.rewrite.traced_call import spec_of
 
 # Stateful ops that are safe to run again.
 _CHECKS = frozenset(["CheckNumerics", "CheckNumericsV2", "Print"])
-_CONTRACTIONS = ("MatMul", "BatchMatMul", "Conv", "Depthwise", "Einsum")
+CONTRACTIONS = ("MatMul", "BatchMatMul", "Conv", "Depthwise", "Einsum")
+# The ops that gradients of weights come from.
+_OF_WEIGHTS = (*CONTRACTIONS, "Sum", "BiasAddGrad")
 
 
 class Replay:
@@ -218,11 +220,11 @@ class Replay:
 
 
 def _run_in_order(operations: Sequence[tf.Operation]) -> None:
-    """Makes contractions run one after the other, as with one thread.
+    """Makes contractions and sums run one after the other, as with one thread.
 
     Otherwise gradients of weights fall behind on a busy machine, and what they read stays in memory.
     """
-    for before, op in itertools.pairwise(op for op in operations if op.type.startswith(_CONTRACTIONS)):
+    for before, op in itertools.pairwise(op for op in operations if op.type.startswith(_OF_WEIGHTS)):
         tf_internal.wait_for(op, [before])
 
 

@@ -21,7 +21,7 @@ from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.memory.checkpoint_name import Keep
 from tf_cg_ops._src.memory.gradient_reads import static_value
 from tf_cg_ops._src.memory.plan import Part
-from tf_cg_ops._src.memory.replay import Replay
+from tf_cg_ops._src.memory.replay import CONTRACTIONS, Replay
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
 from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
 
@@ -114,18 +114,20 @@ class SegmentedFunction:
         return [known[id(tensor)] for tensor in self._outputs]
 
     def _run_plain(self, segment: GraphSegment, values: list[Any], token: Any) -> tuple[list[Any], Any]:
-        """Runs the ops of a segment as plain code does; an earlier segment waits for the gradients of what it reads."""
+        """Runs the ops of a segment as plain code does; in a graph, also their gradients one after the other."""
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
         def replace(copy: GraphCopy, op: Any, inputs: list[Any]) -> Sequence[Any] | None:
             nonlocal token
-            outputs = copy_with_python_gradient(self._wording, copy, op, inputs)
+            outputs: Sequence[Any] | None = copy_with_python_gradient(self._wording, copy, op, inputs)
             # The token stays out of loops and branches.
-            is_here = token is not None and token.graph is tf.compat.v1.get_default_graph()
-            if op.type == "ReadVariableOp" and is_here:
-                outputs, token = backward_order.through_gate(copy.copy_op(op, inputs), token)
+            if outputs is None and token is not None and graph is tf.compat.v1.get_default_graph() and _is_joint(op):
+                inputs, token = backward_order.through_gate(inputs, token)
+                outputs = copy.copy_op(op, inputs)
             return outputs
 
-        if token is not None:
+        if graph is not None and len(self._segments) > 1:
+            token = tf.ones([]) if token is None else token
             values, token = backward_order.through_gate(values, token)
         constants = [(tensor, tf.constant(value, tensor.dtype)) for tensor, value in segment.constants]
         pairs = [*zip(segment.inputs, values, strict=True), *constants]
@@ -151,6 +153,21 @@ class SegmentedFunction:
         tensors = [value for value in values if value.dtype != tf.resource]
         outputs = call_with_gradient(segment, [*tensors, *tokens], {}, wording=self._wording, compute=segment)
         return outputs[: len(outputs) - len(tokens)], outputs[-1] if tokens else None
+
+
+def _is_joint(op: Any) -> bool:
+    """Whether an op has several gradients, which ops of their own compute from the same upstream gradient.
+
+    Of a weight, such an op can come late, and what it reads stays in memory.
+    """
+    shapes = [str(tensor.shape) for tensor in op.inputs if tf_internal.is_trainable(tensor)]
+    is_fused = op.type.startswith("FusedBatchNorm")  # One op computes its gradients.
+    return (
+        len(shapes) > 1
+        and len(op.outputs) == 1
+        and (len(set(shapes)) > 1 or op.type.startswith(CONTRACTIONS))
+        and not is_fused
+    )
 
 
 def _gradients(
