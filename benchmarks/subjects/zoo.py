@@ -193,7 +193,7 @@ def in_worker(name: str, label: str, is_known: bool, threads: int) -> dict[str, 
     samplers: dict[str, Sampler] = {
         names.PEAK: peaks.Peak(step, MIB),
         names.STEP: ProcessorTime(step),
-        names.PREDICTED: Number(lambda: getattr(planned.plan(x), peak) / MIB),
+        names.PREDICTED: Number(lambda: getattr(planned.plan(*(signature or [x])).at(x), peak) / MIB),
     }
     if memory:
         samplers[names.PLAN] = ProcessorTime(lambda: planned.plan(x))
