@@ -9,7 +9,7 @@ import hypothesis
 
 from .processes import DiedError, FailedError, Worker
 
-SUBJECTS = ("raw", "differential", "saved_models")
+SUBJECTS = ("raw", "differential", "saved_models", "plans")
 
 SETTINGS = {
     "deadline": None,  # Traces may take long.
