@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import calls, tapes, tf_internal
+from tf_cg_ops._src.core import calls, tf_internal
 from tf_cg_ops._src.custom_gradient import graph_rule, inline, live_rule
 from tf_cg_ops._src.rewrite import control_flow
 
@@ -173,10 +173,9 @@ class GraphCopy:
         if not op.outputs:
             self._operations[id(op)] = (op, [new])
         _keep_exception(op, new)
-        if self._records and new.type == "CustomGradientRule":  # As graph_rule.attach does, for forward mode.
-            tapes.record(new.type, new.outputs, list(new.inputs), lambda *dys: graph_rule.gradients(new, dys))
-        elif self._records:
-            tf_internal.record_copy(new)
+        if self._records:  # Forward mode would hash the attributes, which fails for the name of a function.
+            names_function = next(calls.functions_in(attributes.values()), None) is not None
+            (inline.record if names_function else tf_internal.record_copy)(new)
         return new.outputs
 
 
