@@ -175,6 +175,7 @@ def test_eager_mode_builds_one_graph_for_each_order():
     assert counts[1:] == [0, 1, 0, 1, 0]
 
 
+@pytest.mark.filterwarnings("ignore:.* recomputation saves less than a tenth")
 @pytest.mark.parametrize("memory", [None, "auto"])
 def test_a_loop_made_of_functions_of_tensorflow_1(memory):
     """The functions of the loops in this loss have no graph, so they cannot be compared with earlier calls."""

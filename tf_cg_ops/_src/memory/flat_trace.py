@@ -24,6 +24,8 @@ _NOT_IN_SEGMENTS = frozenset(["Placeholder", "NoOp"])
 class FlatTrace:
     """The ops of a graph and of the functions that it calls, except compiled ones.
 
+    Ops of `tf.custom_gradient` become ops of this library: their gradients are Python functions that refer to the graph.
+
     Attributes:
       graph: The graph itself if it calls nothing, or a copy.
       inside: The tensors that are inputs, in the order of `inside` of the traced graph.
@@ -33,7 +35,7 @@ class FlatTrace:
     def __init__(self, wording: Wording, graph: Any, inside: Sequence[Any]) -> None:
         self.graph, self.inside = graph, list(inside)
         self._replace = functools.partial(copy_with_python_gradient, wording)
-        if any(op.type in calls.CALLS and not control_flow.is_compiled(op) for op in graph.get_operations()):
+        if any(map(_is_replaced, graph.get_operations())):
             self.graph, self.inside, _ = self._copied([tensor.shape for tensor in inside])
         self.operations = operations_of(self.graph)
 
@@ -75,6 +77,10 @@ class FlatTrace:
 def operations_of(graph: Any) -> list[Any]:
     """The ops of a graph that segments can have."""
     return [op for op in graph.get_operations() if op.type not in _NOT_IN_SEGMENTS]
+
+
+def _is_replaced(op: Any) -> bool:
+    return tf_internal.has_python_gradient(op) or (op.type in calls.CALLS and not control_flow.is_compiled(op))
 
 
 def _filled_in(shape: tf.TensorShape) -> tf.TensorShape:

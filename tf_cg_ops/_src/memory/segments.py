@@ -23,7 +23,6 @@ from tf_cg_ops._src.memory.gradient_reads import static_value
 from tf_cg_ops._src.memory.plan import Part
 from tf_cg_ops._src.memory.replay import CONTRACTIONS, Replay
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
-from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,12 +118,11 @@ class SegmentedFunction:
 
         def replace(copy: GraphCopy, op: Any, inputs: list[Any]) -> Sequence[Any] | None:
             nonlocal token
-            outputs: Sequence[Any] | None = copy_with_python_gradient(self._wording, copy, op, inputs)
             # The token stays out of loops and branches.
-            if outputs is None and token is not None and graph is tf.compat.v1.get_default_graph() and _is_joint(op):
-                inputs, token = backward_order.through_gate(inputs, token)
-                outputs = copy.copy_op(op, inputs)
-            return outputs
+            if token is None or graph is not tf.compat.v1.get_default_graph() or not _is_joint(op):
+                return None
+            inputs, token = backward_order.through_gate(inputs, token)
+            return copy.copy_op(op, inputs)
 
         if graph is not None and len(self._segments) > 1:
             token = tf.ones([]) if token is None else token
