@@ -33,7 +33,7 @@ help: ## list the targets (the default)
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(LIBRARY) ## show the library at work, with figures
-	$(BIN)/tf-cg-ops demo
+	KERAS_BACKEND=tensorflow $(BIN)/python examples/demo.py
 
 # The tiers of tests: pyproject.toml says what the marks mean, tests/README.md what belongs to each.
 #

@@ -1,4 +1,4 @@
-"""Makes all packages of a release in dist/, installs each into an empty environment, and runs the quick demo there.
+"""Makes all packages of a release in dist/, installs each into an empty environment, and runs `tf-cg-ops demo` there.
 
     python -m build_ops.release_check python3.12 python3.13
 
@@ -54,9 +54,9 @@ def check_descriptions(folder: pathlib.Path) -> None:
 
 
 def run_demo(interpreter: pathlib.Path, package: pathlib.Path, folder: pathlib.Path) -> str:
-    """Installs a wheel or the source distribution, and runs the quick demo; returns what was installed."""
+    """Installs a wheel or the source distribution, and runs the demo; returns what was installed."""
     pip(interpreter, "install", str(package))
-    run([str(interpreter.with_name("tf-cg-ops")), "demo", "--quick"], folder=folder, TF_CPP_MIN_LOG_LEVEL="3")
+    run([str(interpreter.with_name("tf-cg-ops")), "demo"], folder=folder, TF_CPP_MIN_LOG_LEVEL="3")
     script = "import importlib.metadata as m, sys; print(sys.version.split()[0], m.version('tensorflow'))"
     found = subprocess.run(
         [interpreter, "-c", script], env=environment(), stdout=subprocess.PIPE, text=True, check=True

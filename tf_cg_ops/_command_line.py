@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
         "compare": _compare,
         "audit": _audit,
         "inspect": _inspect,
-        "demo": lambda options: _demo.run_quick() if options.quick else _demo.run(options.output),
+        "demo": lambda options: _demo.run(),
     }
     try:
         return commands[options.command](options)

@@ -1,4 +1,4 @@
-"""Draws the pictures of the README, docs/audit.md and docs/gallery.md again, the last with the examples and the demo.
+"""Draws the pictures of the README, docs/audit.md and docs/gallery.md again, the last with the examples.
 
 python docs/figures/gallery.py
 """
@@ -17,10 +17,11 @@ def main() -> None:
     """Runs one program after the other."""
     for name in ("readme.py", "audit.py"):
         subprocess.run([sys.executable, FIGURES / name], check=True)
-    drawing = [path for path in sorted((ROOT / "examples").glob("*.py")) if f"{path.stem}.png" in path.read_text()]
-    for name, arguments in {path.stem: [path] for path in drawing} | {"demo": ["-m", "tf_cg_ops", "demo"]}.items():
-        subprocess.run([sys.executable, *arguments, "--output", OUTPUT / name], cwd=ROOT, check=True)
-        for picture in (OUTPUT / name).glob("*.png"):
+    for path in sorted((ROOT / "examples").glob("*.py")):
+        if '.png"' not in path.read_text():
+            continue
+        subprocess.run([sys.executable, path, "--output", OUTPUT / path.stem], cwd=ROOT, check=True)
+        for picture in (OUTPUT / path.stem).glob("*.png"):
             shutil.copy(picture, FIGURES)
 
 

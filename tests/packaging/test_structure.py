@@ -116,12 +116,10 @@ EXTRAS = {
 
 
 def test_the_package_needs_only_tensorflow_and_numpy():
-    """Except the demo, which is an extra."""
     allowed = set(sys.stdlib_module_names) | {"tensorflow", "numpy", "tf_cg_ops"}
     for path in source_files("tf_cg_ops/**/*.py"):
-        if "_demo" not in path.parts:
-            for module in re.findall(r"^\s*(?:import|from) (\w+)", path.read_text(), re.MULTILINE):
-                assert module in allowed | EXTRAS.get(path.name, set()), f"{path} imports {module}"
+        for module in re.findall(r"^\s*(?:import|from) (\w+)", path.read_text(), re.MULTILINE):
+            assert module in allowed | EXTRAS.get(path.name, set()), f"{path} imports {module}"
 
 
 def test_no_path_of_a_machine_is_in_the_repository():

@@ -98,7 +98,7 @@ def test_the_installed_wheel_works_and_each_of_its_modules_imports(wheel, tmp_pa
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", installed, wheel.filename]
     run_interpreter(command, tmp_path)
     environment = {"PYTHONPATH": str(installed)}
-    result = run_python(USE, installed, cwd=tmp_path, environment=environment, with_extras=True)
+    result = run_python(USE, installed, cwd=tmp_path, environment=environment)
     assert result.stdout == "[2.0, 40.0, 600.0]\n"
 
 

@@ -123,6 +123,8 @@ WRONG = {
     "adopt a b --place IdentityN": f"argument --place: {PLACE}",
     "add-gradients a b": "the following arguments are required: --of, --wrt",
     "add-gradients a b --of y --wrt x --loss mae": "argument --loss: invalid choice: 'mae' (choose from mse, crossentropy)",
+    "demo --output a": "argument --output: this demo writes no files. The demo that trains on real data is examples/demo.py in the "
+    "source tree; make demo runs it there",
     "add-gradients a b --of y --wrt x --update fast": "argument --update: invalid float value: 'fast'",
 } | {
     f"override a b {rule}": f"argument TYPE=RULE: {RULE.format(rule)}"
@@ -359,9 +361,9 @@ def test_files_in_the_way_are_reported_in_one_line(model, tmp_path, capsys):
     assert (status, out) == (1, "")
     assert err in [REPORTS.format("strip", "No such file or directory", source / name) for name in ("link", "other")]
     assert list(tmp_path.iterdir()) == [source]
-    (tmp_path / "file").touch()
-    message = REPORTS.format("demo", "File exists", tmp_path / "file")
-    assert main(capsys, "demo", "--output", tmp_path / "file") == (1, "", message)
+    status, out, err = main(capsys, "audit", model, "--html", tmp_path)
+    assert (status, out) == (1, "")
+    assert err.endswith("\n" + REPORTS.format("audit", "Is a directory", tmp_path))
 
 
 def test_a_full_standard_output_is_told_from_a_failure(model, tmp_path):
