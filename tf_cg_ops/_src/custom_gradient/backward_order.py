@@ -33,6 +33,8 @@ def alone(value: Any, after: Sequence[tf.Tensor]) -> Any:
 def through_gate(values: Sequence[Any], token: tf.Tensor) -> tuple[list[Any], tf.Tensor]:
     """The values and the token; the gradient of each waits for the gradients of all."""
     chosen = [i for i, value in enumerate(values) if tf_internal.is_trainable(value) and value.dtype != tf.resource]
+    # Gradients that no tape watches are not computed, unless it is not known yet who will ask.
+    chosen = [i for i in chosen if tf_internal.possible_gradient_types([values[i]])] or chosen
     if not chosen:
         return list(values), token
     *passed, token = library.custom_gradient_barrier([*(values[i] for i in chosen), token], [])

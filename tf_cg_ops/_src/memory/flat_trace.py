@@ -24,7 +24,7 @@ _NOT_IN_SEGMENTS = frozenset(["Placeholder", "NoOp"])
 class FlatTrace:
     """The ops of a graph and of the functions that it calls, except compiled ones.
 
-    Ops of `tf.custom_gradient` become ops of this library: their gradients are Python functions that refer to the graph.
+    Ops of `tf.custom_gradient` become ops of this library: their gradients are Python closures over the graph.
 
     Attributes:
       graph: The graph itself if it calls nothing, or a copy.

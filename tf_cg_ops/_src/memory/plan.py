@@ -186,11 +186,12 @@ def make_plan(
     if math.ceil(budget) < math.floor(least):  # A plan shows whole bytes.
         share = math.ceil(1000 * least / choices.plain_peak) / 1000
         unit = f"{math.ceil(least)} bytes for '{name}', {share:.3f} of the {int(choices.plain_peak)} bytes that"
+        unit += " the plain gradient needs"
         if unknown:
-            unit = f"{share:.3f} for '{name}', as a share of what, for a large batch,"
+            unit = f"{share:.3f} for '{name}', as a share of what the plain gradient needs for a large batch"
         raise ValueError(
-            f"{api}: memory must be at least {unit} the plain gradient needs, got {text.describe(memory)}. "
-            "Give more memory, or write memory='auto' for the least."
+            f"{api}: memory must be at least {unit}, got {text.describe(memory)}. Give more memory, or write "
+            "memory='auto' for the least."
         )
     cuts = choices.best(max(budget, least))
     # The first op whose place is at or behind each cut.

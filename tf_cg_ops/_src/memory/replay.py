@@ -90,11 +90,12 @@ class Replay:
     def gradients(
         self, values: Sequence[Any], residuals: Sequence[Any], dys: Sequence[Any], needed: Sequence[bool]
     ) -> list[Any]:
-        """The gradients of the inputs and the residuals; None where an input is not `needed` or not connected.
+        """The gradients of the inputs and the residuals; None where one is not `needed` or not connected.
 
         `dys` holds an upstream gradient, or None, for each output that can have one.
         """
-        key = tuple(itertools.compress(needed, self._are_used)), tuple(dy is not None for dy in dys)
+        are_used = [*self._are_used, *[True] * len(residuals)]
+        key = tuple(itertools.compress(needed, are_used)), tuple(dy is not None for dy in dys)
         with self._lock:  # In eager mode several threads share one trace.
             if key not in self._gradients:
                 self._gradients[key] = self._trace_gradients(*key)
@@ -207,7 +208,7 @@ class Replay:
             graph = tf.compat.v1.get_default_graph()
             copy = GraphCopy(zip(known, values, strict=True), use_kept_values, pure=True)
             outputs = copy.tensors(targets)
-            pairs = itertools.zip_longest(values, needed, fillvalue=True)
+            pairs = zip(values, needed, strict=False)
             sources = [value if is_needed and tf_internal.is_trainable(value) else None for value, is_needed in pairs]
             num_operations = graph.num_operations()
             found = iter(tf.gradients(outputs, [source for source in sources if source is not None], grad_ys=dys))

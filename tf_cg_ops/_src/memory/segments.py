@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -133,23 +134,19 @@ class SegmentedFunction:
 
     def _run_recomputed(self, replay: Replay, values: list[Any], token: Any) -> tuple[list[Any], Any]:
         """Runs a segment with a gradient that runs it again."""
+        outputs, residuals = replay.forward(values)
         tokens = [] if token is None else [token]
 
         def segment(*_: Any) -> Any:
-            outputs, residuals = replay.forward(values)
-            reads = [
-                residual
-                for residual, is_read in zip(residuals, replay.are_read, strict=True)
-                if is_read and tf_internal.is_trainable(residual)
-            ]
-            grad_fn = functools.partial(_gradients, replay, values, residuals, reads, len(tokens))
+            grad_fn = functools.partial(_gradients, replay, values, residuals, len(tokens))
             materialize = len(outputs) + len(tokens) == 1
-            results = [*outputs, *map(tf.identity, tokens)]
-            return results, GradFn(grad_fn, reads, takes_needed=True, materialize=materialize)
+            return [*outputs, *map(tf.identity, tokens)], GradFn(grad_fn, takes_needed=True, materialize=materialize)
 
         segment.__qualname__ = self._name
-        tensors = [value for value in values if value.dtype != tf.resource]
-        outputs = call_with_gradient(segment, [*tensors, *tokens], {}, wording=self._wording, compute=segment)
+        # Residuals that were read from variables have gradients, too.
+        read = itertools.compress(residuals, replay.are_read)
+        inputs = [*(value for value in values if value.dtype != tf.resource), *read, *tokens]
+        outputs = call_with_gradient(segment, inputs, {}, wording=self._wording, compute=segment)
         return outputs[: len(outputs) - len(tokens)], outputs[-1] if tokens else None
 
 
@@ -172,36 +169,34 @@ def _gradients(
     replay: Replay,
     values: Sequence[Any],
     residuals: Sequence[Any],
-    reads: Sequence[Any],
     num_tokens: int,
     *dys: Any,
     needed: Sequence[bool],
-) -> tuple[list[Any], list[Any]]:
-    """The gradients of the Tensors among the values and of the tokens, and the gradients of what was read."""
-    num_tensors = len(needed) - num_tokens
+) -> list[Any]:
+    """The gradients of the Tensors among the values, of what was read, and of the token."""
+    num_read, in_graph = sum(replay.are_read), not tf.executing_eagerly()
+    num_tensors = len(needed) - num_read - num_tokens
     dys, done = dys[: len(dys) - num_tokens], [dy for dy in dys[len(dys) - num_tokens :] if dy is not None]
     pairs = zip(dys, replay.are_differentiable, strict=True)
     upstream = [dy if dy is None else slices.to_dense(dy) for dy, is_differentiable in pairs if is_differentiable]
     if all(dy is None for dy in upstream):
-        return [*[None] * num_tensors, *done, *[None] * (num_tokens - len(done))], [None] * len(reads)
-    in_graph = not tf.executing_eagerly()
-    inputs, kept = list(values), list(residuals)
-    # In a graph the tapes and the saved rule share one gradient, so nothing is skipped there.
-    all_needed = [*(is_needed or in_graph for is_needed in needed[:num_tensors])]
+        return [*[None] * (num_tensors + num_read), *done, *[None] * (num_tokens - len(done))]
     if in_graph:
         # The graph neither computes the segment again too early, nor merges it with the forward pass or with other
         # gradients: oneDNN would fuse the gradients of a convolution inside and a bias outside.
         start = [backward_order.when_computed([*(dy for dy in upstream if dy is not None), *done])]
-        inputs, kept = ([backward_order.alone(value, start) for value in each] for each in (inputs, kept))
+        values, residuals = ([backward_order.alone(value, start) for value in each] for each in (values, residuals))
         upstream = [dy if dy is None else backward_order.alone(dy, start) for dy in upstream]
-    found = replay.gradients(inputs, kept, upstream, [*all_needed, *[False] * (len(values) - num_tensors)])
+    reads_needed = iter(needed[num_tensors:])
+    are_needed = [*needed[:num_tensors], *[False] * (len(values) - num_tensors)]
+    are_needed += [is_read and next(reads_needed) for is_read in replay.are_read]
+    found = replay.gradients(values, residuals, upstream, are_needed)
     by_tensor, by_residual = found[:num_tensors], found[len(values) :]
-    read = {id(residual) for residual in reads}
-    by_read = [g for g, residual in zip(by_residual, residuals, strict=True) if id(residual) in read]
+    by_read = list(itertools.compress(by_residual, replay.are_read))
     if not in_graph:
-        return by_tensor, by_read
+        return [*by_tensor, *by_read]
     end = backward_order.when_computed([g for g in (*by_tensor, *by_read) if g is not None])
     if num_tokens:
-        return [*by_tensor, end], by_read
+        return [*by_tensor, *by_read, end]
     # Functions one after the other get the same order.
-    return [g if g is None else backward_order.alone(g, [end]) for g in by_tensor], by_read
+    return [*(g if g is None else backward_order.alone(g, [end]) for g in by_tensor), *by_read]
