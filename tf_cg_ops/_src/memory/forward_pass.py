@@ -58,7 +58,7 @@ class ForwardPass:
         self._depth = 0  # How many loops and branches the copy is inside.
 
     def __call__(self, copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor] | None:
-        if op.type in control_flow.LOOPS | control_flow.CONDITIONALS:
+        if op.type in control_flow.LOOPS | control_flow.CONDITIONALS or control_flow.is_compiled(op):
             return self._copy_control_flow(copy, op, inputs)
         if op.type == "ResourceGather" and not self._depth:  # Reading the whole table can copy it.
             (rows,) = copy.copy_op(op, inputs)

@@ -73,7 +73,14 @@ def copy(
             return call(body, inputs)[: len(op.outputs)]
 
         if is_compiled(op):  # The copy is compiled, too.
-            return tf.function(called, autograph=False, jit_compile=True)(*inputs)
+            # Handles are captured, so that who copies recognizes them in the function.
+            tensors = [tensor for tensor in inputs if tensor.dtype != tf.resource]
+
+            def compiled(*tensors: Any) -> list[Any]:
+                given = iter(tensors)
+                return called(*(t if t.dtype == tf.resource else next(given) for t in inputs))
+
+            return tf.function(compiled, autograph=False, jit_compile=True)(*tensors)
         return called(*inputs)
     if op.type in LOOPS:
         return _copy_loop(op, inputs, call, iteration_scope)
