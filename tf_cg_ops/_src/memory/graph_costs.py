@@ -198,7 +198,9 @@ def _products(op: Any, sizes: Callable[[tf.TensorShape], list[int]]) -> float:
         return math.prod(sizes(op.outputs[0].shape)) * (a[0] if op.get_attr("transpose_a") else a[-1])
     if op.type.startswith("BatchMatMul"):
         a = sizes(op.inputs[0].shape)
-        return math.prod(sizes(op.outputs[0].shape)) * (a[-2] if op.get_attr("adj_x") else a[-1])
+        return math.prod(sizes(op.outputs[0].shape)) * (
+            a[-2:][0] if op.get_attr("adj_x") else a[-1]
+        )  # The rank can be unknown.
     if op.type.startswith(("Conv2D", "Conv3D", "DepthwiseConv2dNative")):
         kernel = sizes(op.inputs[1].shape)
         return math.prod(sizes(op.outputs[0].shape)) * math.prod(kernel) / max(kernel[-1], 1)
