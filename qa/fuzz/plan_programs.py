@@ -73,10 +73,12 @@ def _conv(p, a, b):
 
 
 def _normalize(p, a, b):
-    image, scale = tf.reshape(a, [1, N, 1, N]), tf.cast(p.v.bias, tf.float32)
-    outs = tf.compat.v1.nn.fused_batch_norm(tf.cast(image, tf.float32), scale, tf.ones([N]))
-    mean = tf.cast(outs[1], a.dtype) if p.k % 2 else 0.0
-    return tf.cast(_like(a)(outs[0]), a.dtype) + 0.1 * b + mean
+    if a.dtype == tf.float64:
+        mean, variance = tf.nn.moments(a, [0])
+        return tf.nn.batch_normalization(a, mean, variance, p.v.bias, None, 0.1) + 0.1 * b
+    image, scale = tf.reshape(a, [1, N, 1, N]), tf.convert_to_tensor(p.v.bias)
+    out, mean, _ = tf.compat.v1.nn.fused_batch_norm(image, scale, tf.ones([N]), epsilon=0.1)
+    return _like(a)(out) + 0.1 * b + (mean if p.k % 2 else 0.0)
 
 
 def _split(p, a, b):
