@@ -196,8 +196,7 @@ STEPS = {
     "matmul": lambda p, a, b: 0.3 * tf.matmul(a, b, transpose_a=p.k % 2 == 1, transpose_b=p.k % 3 == 1),
     "product": lambda p, a, b: tf.tanh(a @ p.w) + b @ p.w,  # Reads a variable twice.
     "reduce": lambda p, a, b: a * (tf.reduce_sum, tf.reduce_max, tf.reduce_mean)[p.k % 3](b, p.k % 2, keepdims=True),
-    # Not tf.stop_gradient(p.w): no tape sees that read, so loops have the gradient None where calls have zeros.
-    "stop": lambda p, a, b: b * tf.stop_gradient(a) + tf.stop_gradient(1.0 * p.w),
+    "stop": lambda p, a, b: b * tf.stop_gradient(a) + tf.stop_gradient(p.w),
     "gather": lambda p, a, b: tf.gather(a, [2, 0, 0, 3], axis=p.k % 2) + 0.1 * b,
     "shape": lambda p, a, b: _like(a)(tf.reshape(b, [-1])) / tf.cast(tf.size(a), a.dtype),
     "name": lambda p, a, b: cg.checkpoint_name(tf.sin(a), "named"),

@@ -134,6 +134,9 @@ def _differentiated(case, function, variables, kinds):
     trained = [variables.captured, *variables.all]
     directions = [tf.constant(rng.normal(size=t.shape), case.dtype) for t in [*weights[:1] * 3, *trained]]
 
+    # A loop has zeros for what its body captures without need.
+    unconnected = "zero" if case.inner == "loop" else "none"
+
     def noted(gradients):
         kinds[:] = [None if g is None else type(g).__name__.replace("EagerTensor", "Tensor") for g in gradients]
         kinds[:] = [kind and ("slices" if kind == "IndexedSlices" else "dense") for kind in kinds]
@@ -148,8 +151,8 @@ def _differentiated(case, function, variables, kinds):
             tape.watch([*args[:3], variables.captured])
             values = function(*args)
         if case.derivative == "jacobian":
-            return values, tape.jacobian(chosen(values)[0], sources)
-        return values, tape.gradient(chosen(values), sources, output_gradients=chosen(weights))
+            return values, tape.jacobian(chosen(values)[0], sources, unconnected_gradients=unconnected)
+        return values, tape.gradient(chosen(values), sources, chosen(weights), unconnected_gradients=unconnected)
 
     def run(*args):
         sources = [*args[:3], *trained]
@@ -161,7 +164,7 @@ def _differentiated(case, function, variables, kinds):
                 values, of_first = gradients(*args)
                 of_first = [tf.convert_to_tensor(g) for g in of_first if g is not None]
                 loss = tf.add_n([tf.constant(0.0, case.dtype), *[tf.reduce_sum(tf.sin(1.3 * g)) for g in of_first]])
-            found = [*of_first, *tape.gradient(loss, sources)]
+            found = [*of_first, *tape.gradient(loss, sources, unconnected_gradients=unconnected)]
         else:
             # In a graph TensorFlow loses the tangents of variables that a called function reads.
             count = len(sources) if case.outer == "eager" and case.inner in ("called", "loop") else 4
