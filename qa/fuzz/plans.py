@@ -135,8 +135,9 @@ def _differentiated(case, function, variables, kinds):
     trained = [variables.captured, *variables.all]
     directions = [tf.constant(rng.normal(size=t.shape), case.dtype) for t in [*weights[:1] * 3, *trained]]
 
-    # A loop has zeros for what its body captures without need.
+    # A loop has zeros for what its body captures without need, and a function in its second derivatives.
     unconnected = "zero" if case.inner == "loop" else "none"
+    of_second = "none" if case.inner == "called" else "zero"
 
     def noted(gradients):
         kinds[:] = [None if g is None else type(g).__name__.replace("EagerTensor", "Tensor") for g in gradients]
@@ -165,7 +166,7 @@ def _differentiated(case, function, variables, kinds):
                 values, of_first = gradients(*args)
                 of_first = [tf.convert_to_tensor(g) for g in of_first if g is not None]
                 loss = tf.add_n([tf.constant(0.0, case.dtype), *[tf.reduce_sum(tf.sin(1.3 * g)) for g in of_first]])
-            found = [*of_first, *tape.gradient(loss, sources, unconnected_gradients=unconnected)]
+            found = [*of_first, *tape.gradient(loss, sources, unconnected_gradients=of_second)]
         else:
             # In a graph TensorFlow loses the tangents of variables that a called function reads. Nor does it trace the
             # lookup in a variable of an accumulator.
