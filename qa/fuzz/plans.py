@@ -55,6 +55,8 @@ def cases(draw):
     # TensorFlow cannot map writes of variables; what a loop draws is not one of its results.
     is_pure = outer == "vectorized_map" or inner == "loop"
     without = set(programs.STATEFUL) if is_pure else set()
+    if (outer, derivative) == ("vectorized_map", "jacobian"):  # It takes minutes.
+        outer = "function"
     if derivative == "forward_over_reverse":  # There TensorFlow cannot trace functions, branches and lists.
         outer, inner = "function" if outer == "vectorized_map" else outer, "called"
         without |= {"call", "cond", "while", "list"}
@@ -135,9 +137,11 @@ def _differentiated(case, function, variables, kinds):
     trained = [variables.captured, *variables.all]
     directions = [tf.constant(rng.normal(size=t.shape), case.dtype) for t in [*weights[:1] * 3, *trained]]
 
-    # A loop has zeros for what its body captures without need, and a function in its second derivatives.
-    unconnected = "zero" if case.inner == "loop" else "none"
-    of_second = "none" if case.inner == "called" else "zero"
+    # A loop has zeros for what its body captures without need, a traced branch for what the other branch reads, and a
+    # function in its second derivatives.
+    has_branches = case.outer == "eager" and any(step[0] in ("cond", "while") for step in case.steps)
+    unconnected = "zero" if case.inner == "loop" or has_branches else "none"
+    of_second = unconnected if case.inner == "called" else "zero"
 
     def noted(gradients):
         kinds[:] = [None if g is None else type(g).__name__.replace("EagerTensor", "Tensor") for g in gradients]
@@ -227,6 +231,8 @@ def check(case, folder=None):
     given = None if found is None else found[0][num_results : num_results + num_draws]
     try:
         expected = _run(case, lambda function: function, given)
+        if error is not None:  # TensorFlow cannot trace every function, as in forward mode with branches.
+            _run(case, lambda function: tf.function(function, autograph=False))
     except Exception:
         return f"{case.action}: TensorFlow's own failure"
     if error is not None:
