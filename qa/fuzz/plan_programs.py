@@ -41,7 +41,7 @@ class Program:
 
     def drawn(self, draw):
         """The result of `draw()`, which is also a result of the function."""
-        value = draw() if self._given is None else next(self._given)
+        value = draw() if self._given is None else tf.constant(next(self._given))
         self.others.append(value)
         return value
 
