@@ -61,11 +61,13 @@ test-slow: $(LIBRARY) install-clang ## run the slow tests: kernels under sanitiz
 CALLS ?= 200000
 EXAMPLES ?= 20000
 MODELS ?= 10000
-fuzz: $(LIBRARY) ## call the ops and embed_gradient at random, and change SavedModels
+PLANS ?= 10000
+fuzz: $(LIBRARY) ## call the ops, embed_gradient and recompute_grad at random, and change SavedModels
 	@failed=0; \
 	$(BIN)/python -m qa.fuzz raw --examples $(CALLS) --json build/fuzz/raw.json || failed=1; \
 	$(BIN)/python -m qa.fuzz differential --examples $(EXAMPLES) --json build/fuzz/differential.json || failed=1; \
 	$(BIN)/python -m qa.fuzz saved_models --examples $(MODELS) --json build/fuzz/saved_models.json || failed=1; \
+	TF_ENABLE_ONEDNN_OPTS=1 $(BIN)/python -m qa.fuzz plans --examples $(PLANS) --json build/fuzz/plans.json || failed=1; \
 	exit $$failed
 
 # For example: make sanitize PARTS='shapes memory' SECONDS=600. TESTS='graph/test_xla graph/test_c_api' chooses the test

@@ -41,7 +41,7 @@ class Program:
 
     def drawn(self, draw):
         """The result of `draw()`, which is also a result of the function."""
-        value = draw() if self._given is None else next(self._given)
+        value = draw() if self._given is None else tf.constant(next(self._given))
         self.others.append(value)
         return value
 
@@ -73,10 +73,12 @@ def _conv(p, a, b):
 
 
 def _normalize(p, a, b):
-    image, scale = tf.reshape(a, [1, N, 1, N]), tf.cast(p.v.bias, tf.float32)
-    outs = tf.compat.v1.nn.fused_batch_norm(tf.cast(image, tf.float32), scale, tf.ones([N]))
-    mean = tf.cast(outs[1], a.dtype) if p.k % 2 else 0.0
-    return tf.cast(_like(a)(outs[0]), a.dtype) + 0.1 * b + mean
+    if a.dtype == tf.float64:
+        mean, variance = tf.nn.moments(a, [0])
+        return tf.nn.batch_normalization(a, mean, variance, p.v.bias, None, 0.1) + 0.1 * b
+    image, scale = tf.reshape(a, [1, N, 1, N]), tf.convert_to_tensor(p.v.bias)
+    out, mean, _ = tf.compat.v1.nn.fused_batch_norm(image, scale, tf.ones([N]), epsilon=0.1)
+    return _like(a)(out) + 0.1 * b + (mean if p.k % 2 else 0.0)
 
 
 def _split(p, a, b):
@@ -194,8 +196,7 @@ STEPS = {
     "matmul": lambda p, a, b: 0.3 * tf.matmul(a, b, transpose_a=p.k % 2 == 1, transpose_b=p.k % 3 == 1),
     "product": lambda p, a, b: tf.tanh(a @ p.w) + b @ p.w,  # Reads a variable twice.
     "reduce": lambda p, a, b: a * (tf.reduce_sum, tf.reduce_max, tf.reduce_mean)[p.k % 3](b, p.k % 2, keepdims=True),
-    # Not tf.stop_gradient(p.w): no tape sees that read, so loops have the gradient None where calls have zeros.
-    "stop": lambda p, a, b: b * tf.stop_gradient(a) + tf.stop_gradient(1.0 * p.w),
+    "stop": lambda p, a, b: b * tf.stop_gradient(a) + tf.stop_gradient(p.w),
     "gather": lambda p, a, b: tf.gather(a, [2, 0, 0, 3], axis=p.k % 2) + 0.1 * b,
     "shape": lambda p, a, b: _like(a)(tf.reshape(b, [-1])) / tf.cast(tf.size(a), a.dtype),
     "name": lambda p, a, b: cg.checkpoint_name(tf.sin(a), "named"),

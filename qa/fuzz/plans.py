@@ -55,8 +55,13 @@ def cases(draw):
     # TensorFlow cannot map writes of variables; what a loop draws is not one of its results.
     is_pure = outer == "vectorized_map" or inner == "loop"
     without = set(programs.STATEFUL) if is_pure else set()
-    if derivative == "forward_over_reverse":  # There TensorFlow loses tensors of functions, after minutes.
-        outer, inner, without = "function" if outer == "vectorized_map" else outer, "called", without | {"call"}
+    if (outer, derivative) == ("vectorized_map", "jacobian"):  # It takes minutes.
+        outer = "function"
+    if derivative == "forward_over_reverse":  # There TensorFlow cannot trace functions, branches and lists.
+        outer, inner = "function" if outer == "vectorized_map" else outer, "called"
+        without |= {"call", "cond", "while", "list"}
+    if derivative == "forward" and (outer, inner) != ("eager", "called"):  # Nor loops that read variables.
+        inner, without = "called" if inner == "loop" else inner, without | {"while"}
     names = [name for name in programs.STEPS if name not in without]
     number = st.integers(0, 7)
     steps = draw(st.lists(st.tuples(st.sampled_from(names), number, number, number), min_size=1, max_size=20))
@@ -134,6 +139,12 @@ def _differentiated(case, function, variables, kinds):
     trained = [variables.captured, *variables.all]
     directions = [tf.constant(rng.normal(size=t.shape), case.dtype) for t in [*weights[:1] * 3, *trained]]
 
+    # A loop has zeros for what its body captures without need, and a traced branch for what the other branch reads.
+    has_branches = case.outer == "eager" and any(step[0] in ("cond", "while") for step in case.steps)
+    # A function can also have zeros under a second tape, and what is recomputed has them in higher orders.
+    in_order_two = case.derivative == "second" and case.inner != "called"
+    unconnected = "zero" if case.inner == "loop" or has_branches or in_order_two else "none"
+
     def noted(gradients):
         kinds[:] = [None if g is None else type(g).__name__.replace("EagerTensor", "Tensor") for g in gradients]
         kinds[:] = [kind and ("slices" if kind == "IndexedSlices" else "dense") for kind in kinds]
@@ -148,8 +159,8 @@ def _differentiated(case, function, variables, kinds):
             tape.watch([*args[:3], variables.captured])
             values = function(*args)
         if case.derivative == "jacobian":
-            return values, tape.jacobian(chosen(values)[0], sources)
-        return values, tape.gradient(chosen(values), sources, output_gradients=chosen(weights))
+            return values, tape.jacobian(chosen(values)[0], sources, unconnected_gradients=unconnected)
+        return values, tape.gradient(chosen(values), sources, chosen(weights), unconnected_gradients=unconnected)
 
     def run(*args):
         sources = [*args[:3], *trained]
@@ -161,14 +172,19 @@ def _differentiated(case, function, variables, kinds):
                 values, of_first = gradients(*args)
                 of_first = [tf.convert_to_tensor(g) for g in of_first if g is not None]
                 loss = tf.add_n([tf.constant(0.0, case.dtype), *[tf.reduce_sum(tf.sin(1.3 * g)) for g in of_first]])
-            found = [*of_first, *tape.gradient(loss, sources)]
+            found = [*of_first, *tape.gradient(loss, sources, unconnected_gradients="zero")]
         else:
-            with tf.autodiff.ForwardAccumulator(sources, directions) as accumulator:
+            # In a graph TensorFlow loses the tangents of variables that a called function reads. Nor does it trace the
+            # lookup in a variable of an accumulator.
+            count = len(sources) if case.outer == "eager" and case.inner in ("called", "loop") else 4
+            chosen_pairs = [
+                pair for pair in zip(sources[:count], directions, strict=False) if pair[0] is not variables.table
+            ]
+            with tf.autodiff.ForwardAccumulator(*zip(*chosen_pairs, strict=True)) as accumulator:
                 values, of_first = (function(*args), []) if case.derivative == "forward" else gradients(*args)
                 of_first = [tf.convert_to_tensor(g) for g in of_first if g is not None]
-            tangents = accumulator.jvp(values)
-            # The gradient of what is recomputed has the tangent zero where a plain one has None.
-            found = [*of_first, *tangents, *accumulator.jvp(of_first, unconnected_gradients="zero")]
+            tangents = accumulator.jvp([*values, *of_first], unconnected_gradients="zero")
+            found = [*of_first, *map(tf.convert_to_tensor, tangents)]
         return [*values, *noted(found)]
 
     return run
@@ -215,6 +231,8 @@ def check(case, folder=None):
     given = None if found is None else found[0][num_results : num_results + num_draws]
     try:
         expected = _run(case, lambda function: function, given)
+        if error is not None:  # TensorFlow cannot trace every function, as in forward mode with branches.
+            _run(case, lambda function: tf.function(function, autograph=False))
     except Exception:
         return f"{case.action}: TensorFlow's own failure"
     if error is not None:

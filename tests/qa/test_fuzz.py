@@ -8,17 +8,18 @@ from unittest import mock
 import pytest
 
 import tf_cg_ops as cg
-from qa.fuzz import differential, raw, saved_models
+from qa.fuzz import differential, plans, raw, saved_models
 from qa.fuzz.hunt import hunt
 from qa.fuzz.processes import DiedError, FailedError, Worker
+from tf_cg_ops._src.memory.replay import Replay
 
 from ..support import reference
 
 
 @pytest.mark.parametrize(
     ("subject", "examples", "seed"),
-    [("raw", 400, 2), ("raw", 200, 3), ("differential", 50, 2), ("saved_models", 25, 2)],
-    ids=["raw", "raw_without_passes", "differential", "saved_models"],
+    [("raw", 400, 2), ("raw", 200, 3), ("differential", 50, 2), ("saved_models", 25, 2), ("plans", 15, 2)],
+    ids=["raw", "raw_without_passes", "differential", "saved_models", "plans"],
 )
 def test_a_short_run_finds_nothing(subject, examples, seed):
     counts, failure = hunt(subject, examples, seed)
@@ -55,12 +56,26 @@ def with_a_wrong_message(case, folder):
         return saved_models.check(case, folder)
 
 
+def without_a_gradient(case, folder):
+    """Loses a gradient of a recomputed segment that has several."""
+    right = Replay.gradients
+
+    def gradients(*args):
+        found = right(*args)
+        positions = [i for i, gradient in enumerate(found) if gradient is not None]
+        return [None if positions[1:] and i == positions[1] else g for i, g in enumerate(found)]
+
+    with mock.patch.object(Replay, "gradients", gradients):
+        return plans.check(case)
+
+
 @pytest.mark.parametrize(
     ("subject", "examples", "check", "error", "smallest"),
     [
         ("differential", 60, with_a_wrong_reference, "gradient 2, eager", r"pairs=1.*order=1.*mode='eager'.*seed=0"),
         ("raw", 200, without_a_conjugate, "Not equal to tolerance", r"dtype=tf.complex(64|128), shape=\(\).*seed=0"),
         ("saved_models", 60, with_a_wrong_message, "ValueError: unheard", r"'inspect', edits=\(Edit\([^()]*\),\)"),
+        ("plans", 20, without_a_gradient, "", r"steps=\(\([^()]*\),\), results=\(0,\).*seed=0"),
     ],
 )
 def test_a_fault_is_found_and_its_input_made_small(subject, examples, check, error, smallest):

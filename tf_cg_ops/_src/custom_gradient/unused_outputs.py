@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import library, tapes
+from tf_cg_ops._src.core import library, tapes, tf_internal
 
 # The attribute of an upstream gradient that came through an output of `marked`. It is on the gradient itself, because
 # threads can share a persistent tape.
@@ -19,7 +19,9 @@ def marked(name: str, outputs: list[tf.Tensor]) -> list[tf.Tensor]:
     the second one read the first.
     """
     if not tf.executing_eagerly():
-        return [library.custom_gradient_barrier([output], [])[0] for output in outputs]
+        # Not around a shape, which XLA must know while it compiles.
+        has_gradient = tf_internal.is_trainable
+        return [library.custom_gradient_barrier([o], [])[0] if has_gradient(o) else o for o in outputs]
     copies = [tapes.unrecorded_identity(output) for output in outputs]
     for copy, output in zip(copies, outputs, strict=True):
         tapes.record(name, [copy], [output], lambda dy: [with_mark(dy)])

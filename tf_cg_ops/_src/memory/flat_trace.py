@@ -63,7 +63,8 @@ class FlatTrace:
     def _copied(self, shapes: Sequence[tf.TensorShape]) -> tuple[Any, list[Any], GraphCopy]:
         with self.graph.as_default():  # So that captures have what TensorFlow knows about handles.
             graph = tf_internal.FuncGraph("flat")
-        with graph.as_default():
+        # In forward mode, a recorded call would add its tangents.
+        with graph.as_default(), tf_internal.stop_recording():
             inside = [graph.capture(tensor) for tensor in self.inside]
             for i, (tensor, shape) in enumerate(zip(inside, shapes, strict=True)):
                 if not tensor.shape.is_fully_defined() and tensor.dtype != tf.resource:

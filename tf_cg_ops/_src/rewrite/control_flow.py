@@ -68,16 +68,21 @@ def copy(
     if op.type in CALLS:
         (body,) = functions_of(op)
 
-        def called() -> list[Any]:
+        def called(*inputs: Any) -> list[Any]:
             # If TensorFlow has differentiated the function, it has added outputs to its graph.
             return call(body, inputs)[: len(op.outputs)]
 
-        def traced() -> list[Any]:
-            with tf_internal.stop_recording():  # TensorFlow differentiates the call.
-                return called()
+        if is_compiled(op):  # The copy is compiled, too.
+            # Handles are captured, so that who copies recognizes them in the function.
+            tensors = [tensor for tensor in inputs if tensor.dtype != tf.resource]
 
-        # The copy of a compiled function is compiled, too.
-        return tf.function(traced, autograph=False, jit_compile=True)() if is_compiled(op) else called()
+            def compiled(*tensors: Any) -> list[Any]:
+                given = iter(tensors)
+                with tf_internal.stop_recording():  # TensorFlow differentiates the call.
+                    return called(*(t if t.dtype == tf.resource else next(given) for t in inputs))
+
+            return tf.function(compiled, autograph=False, jit_compile=True)(*tensors)
+        return called(*inputs)
     if op.type in LOOPS:
         return _copy_loop(op, inputs, call, iteration_scope)
 
