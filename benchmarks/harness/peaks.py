@@ -55,20 +55,37 @@ class OfFirstCall(Peak):
         self._function = self._function()
 
 
+class OfProcess(Peak):
+    """By how much a process grows in its first three calls, tracing included."""
+
+    def prepare(self, seconds: float) -> None:
+        """Nothing."""
+
+    def sample(self) -> float:
+        """The growth, whatever the allocators keep."""
+        before = resident_bytes()
+        for _ in range(3):
+            self._function()
+        return (_status("VmHWM") - before) / self._unit_bytes
+
+
 class InFreshProcess:
     """A sampler that a process of its own builds for each sample."""
 
-    def __init__(self, builder: str, arguments: Mapping[str, Any]) -> None:
+    def __init__(
+        self, builder: str, arguments: Mapping[str, Any], environment: Mapping[str, str] = ENVIRONMENT
+    ) -> None:
         """`builder`: a `module:function` that returns one sampler, given the arguments."""
         self._builder = builder
         self._arguments = arguments
+        self._environment = environment
 
     def prepare(self, seconds: float) -> None:
         """Nothing: the process prepares."""
 
     def sample(self) -> float:
         """One sample."""
-        worker = Worker(ENVIRONMENT)
+        worker = Worker(self._environment)
         try:
             (sampler,) = worker.build(self._builder, **self._arguments).values()
             sampler.prepare(0.0)

@@ -28,6 +28,7 @@ PAGES: dict[pathlib.Path, dict[str, Callable[[dict[str, Any]], str]]] = {
         "origin": table.origin,
         "blocks": table.blocks,
         "plans": lambda run: table.plans(read("plans")),
+        "zoo": lambda run: table.zoo(read("zoo")),
         "loops": table.loops,
         "times": table.times_of_loops,
     },

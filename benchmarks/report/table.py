@@ -214,6 +214,11 @@ def plans(run: dict[str, Any]) -> str:
         elif kind == names.COMPILATION:
             times = ", ".join(f"{ratio(case, name)} (`{name}`)" for name in case["ratios"])
             sentences.append(f"The first call of {model}, in multiples of the plain first call: {times}.")
+        elif kind == names.RESIDENT:
+            sizes = ", ".join(f"{size:,.0f} MiB (`{name}`)" for name, size in medians.items())
+            sentences.append(
+                f"By how much a process with TensorFlow's defaults grows in three steps of {model}: {sizes}."
+            )
         elif kind == "planning":
             trace, plan = quantity(medians[names.TRACE], "s"), quantity(medians[names.PLAN], "s")
             sentences.append(f"To trace a function of {model} takes {trace}, to trace and plan it {plan}.")

@@ -155,6 +155,7 @@ def in_worker(kind: str, name: str, label: str, sizes: Sequence[int]) -> dict[st
     makes: dict[str, Callable[[], Sampler]] = {
         names.PEAK: lambda: peaks.Peak(step, MIB),
         names.PREDICTED: lambda: Number(predicted),
+        names.RESIDENT: lambda: peaks.OfProcess(step, MIB),
         names.STEP: lambda: ProcessorTime(step),
         names.COMPILATION: lambda: _FirstCall(step),
     }
@@ -192,10 +193,14 @@ def cases(settings: Settings) -> list[Case]:
         ]
         if name.endswith("XLA"):
             kinds.append((names.COMPILATION, "s", 3, measured))
+        if name in _APPLICATIONS:
+            kinds.append((names.RESIDENT, "MiB", 1, [NO_RECOMPUTATION, *ours]))
         for kind, unit, rounds, labels in kinds:
             samplers: dict[str, Sampler | str] = {
                 label: peaks.InFreshProcess(
-                    f"{__name__}:in_worker", {"kind": kind, "name": name, "label": label, "sizes": sizes[name]}
+                    f"{__name__}:in_worker",
+                    {"kind": kind, "name": name, "label": label, "sizes": sizes[name]},
+                    {"TF_ENABLE_ONEDNN_OPTS": "1"} if kind == names.RESIDENT else peaks.ENVIRONMENT,
                 )
                 for label in labels
             }

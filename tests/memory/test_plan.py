@@ -287,6 +287,10 @@ def test_cuts_for_an_unknown_batch_are_the_ones_for_a_large_one(memory):
     assert at.plain_bytes == pytest.approx(least.plain_bytes, rel=1e-6)
     assert least.peak_bytes <= at.peak_bytes <= at.plain_bytes
     assert of_large.at(X) == of_large
+    for arguments, got in (((), "no Tensors"), ((X, X), "(64, 8), (64, 8)"), ((X[:, :7],), "(64, 7)")):
+        message = f"plan.at: the arguments must be those of 'deep', with shapes (None, 8), got {got}."
+        with pytest.raises(ValueError, match=re.escape(message)):
+            plan.at(*arguments)
 
 
 def test_sizes_that_a_large_batch_does_not_fit_count_the_same_everywhere():

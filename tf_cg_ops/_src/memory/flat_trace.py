@@ -13,6 +13,7 @@ from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
 from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
+from tf_cg_ops._src.rewrite.traced_call import TracedCall
 
 # What counts for sizes that are not known while tracing: of a batch, and of other dimensions. Who asks for memory has
 # values that outweigh the weights, so the batch counts as large.
@@ -30,13 +31,15 @@ class FlatTrace:
       graph: The graph itself if it calls nothing, or a copy.
       inside: The tensors that are inputs, in the order of `inside` of the traced graph.
       operations: The ops that a plan divides.
+      num_arguments: How many of the inputs, the first ones, are Tensors of the arguments.
     """
 
-    def __init__(self, wording: Wording, graph: Any, inside: Sequence[Any]) -> None:
-        self.graph, self.inside = graph, list(inside)
+    def __init__(self, wording: Wording, trace: TracedCall) -> None:
+        graph, self.num_arguments = trace.graph, len(trace.inputs)
+        self.graph, self.inside = graph, trace.inside
         self._replace = functools.partial(copy_with_python_gradient, wording)
         if any(map(_is_replaced, graph.get_operations())):
-            self.graph, self.inside, _ = self._copied([tensor.shape for tensor in inside])
+            self.graph, self.inside, _ = self._copied([tensor.shape for tensor in self.inside])
         self.operations = operations_of(self.graph)
 
     @property

@@ -216,7 +216,13 @@ def make_plan(
         )
 
     def at(shapes: Sequence[tf.TensorShape]) -> Plan:
-        others = [tensor.shape for tensor in flat.inside[len(shapes) :]]
+        expected = [tensor.shape for tensor in flat.inside]
+        expected, others = expected[: flat.num_arguments], expected[flat.num_arguments :]
+        if len(shapes) != len(expected) or not all(map(tf.TensorShape.is_compatible_with, expected, shapes)):
+            raise ValueError(
+                f"plan.at: the arguments must be those of '{name}', with shapes {', '.join(map(str, expected))}, got "
+                f"{', '.join(map(str, shapes)) or 'no Tensors'}."
+            )
         other = _SizedCosts(flat, sources, is_kept, [*shapes, *others])
         choices = Choices(other.costs, [other.places[start] for start in starts])
         return plan_of(choices, choices.cut_at([other.places[start] for start in starts], cuts.is_recomputed))
