@@ -155,14 +155,9 @@ def _is_joint(op: Any) -> bool:
 
     Of a weight, such an op can come late, and what it reads stays in memory.
     """
-    shapes = [str(tensor.shape) for tensor in op.inputs if tf_internal.is_trainable(tensor)]
-    is_fused = op.type.startswith("FusedBatchNorm")  # One op computes its gradients.
-    return (
-        len(shapes) > 1
-        and len(op.outputs) == 1
-        and (len(set(shapes)) > 1 or op.type.startswith(CONTRACTIONS))
-        and not is_fused
-    )
+    # One op computes all gradients of an op with several results, such as FusedBatchNorm.
+    shapes = [str(t.shape) for t in op.inputs if tf_internal.is_trainable(t) and len(op.outputs) == 1]
+    return len(shapes) > 1 and (len(set(shapes)) > 1 or op.type.startswith(CONTRACTIONS))
 
 
 def _gradients(
@@ -195,7 +190,7 @@ def _gradients(
     by_read = list(itertools.compress(by_residual, replay.are_read))
     if not in_graph:
         return [*by_tensor, *by_read]
-    end = backward_order.when_computed([g for g in (*by_tensor, *by_read) if g is not None])
+    end = backward_order.when_computed([*(g for g in (*by_tensor, *by_read) if g is not None), *done])
     if num_tokens:
         return [*by_tensor, *by_read, end]
     # Functions one after the other get the same order.
