@@ -48,7 +48,7 @@ class GraphCopy:
         self.pure = pure
         self._is_ordered = pure or is_ordered
         self._around = around
-        self._records = records
+        self.records = records
 
     def outputs_of(self, graph: Any) -> list[Any]:
         """Copies a whole graph and returns its outputs. Side effects are copied, too, unless the copy is pure.
@@ -71,7 +71,7 @@ class GraphCopy:
     def call(self, function: Any, inputs: Sequence[Any]) -> list[Any]:
         """Copies a function that an op of this graph calls, and returns its outputs."""
         pairs = zip(function.inputs, inputs, strict=True)
-        return GraphCopy(pairs, self.replace, self.pure, self, records=self._records).outputs_of(function)
+        return GraphCopy(pairs, self.replace, self.pure, self, records=self.records).outputs_of(function)
 
     def graphs_around(self, graph: Any) -> list[Any]:
         """The graphs around this one that are also copied, from the inside to the outside."""
@@ -173,7 +173,7 @@ class GraphCopy:
         if not op.outputs:
             self._operations[id(op)] = (op, [new])
         _keep_exception(op, new)
-        if self._records:  # Forward mode would hash the attributes, which fails for the name of a function.
+        if self.records:  # Forward mode would hash the attributes, which fails for the name of a function.
             names_function = next(calls.functions_in(attributes.values()), None) is not None
             (inline.record if names_function else tf_internal.record_copy)(new)
         return new.outputs

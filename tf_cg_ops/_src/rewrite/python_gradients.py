@@ -60,7 +60,8 @@ def copy_with_python_gradient(
     values = [(inside, _copied(wording, copy, op, outside)) for inside, outside in traced.captures]
 
     def backward(dys: Sequence[Any]) -> list[Any]:
-        again = GraphCopy([*values, *zip(upstream, dys, strict=True)], copy.replace if is_differentiated else None)
+        pairs = [*values, *zip(upstream, dys, strict=True)]
+        again = GraphCopy(pairs, copy.replace if is_differentiated else None, records=copy.records)
         results = iter(again.tensors([g for g in gradients if g is not None]))
         return [None if g is None else next(results) for g in gradients]
 
