@@ -25,6 +25,9 @@ from tf_cg_ops._src.memory.plan import Part
 from tf_cg_ops._src.memory.replay import CONTRACTIONS, Replay
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
 
+# Ops that take a handle and leave the variable as it is.
+_READS = frozenset(["ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"])
+
 
 @dataclasses.dataclass(frozen=True)
 class GraphSegment:
@@ -50,38 +53,56 @@ def graph_segments(parts: Sequence[Part], graph: Any, inside: Sequence[Any]) -> 
     """The segments with the tensors between them; `inside` are the inputs of the graph."""
     given = {id(tensor) for tensor in inside}
     number_of = {id(op): number for number, part in enumerate(parts) for op in part.operations}
+    written = {id(t) for part in parts for op in part.operations if op.type not in _READS for t in op.inputs}
     inputs: list[dict[int, Any]] = [{} for _ in parts]
     constants: list[dict[int, Any]] = [{} for _ in parts]
     outputs: list[dict[int, Any]] = [{} for _ in parts]
+    operations: list[list[Any]] = [[] for _ in parts]
 
     def produced(tensor: Any) -> None:
         number = number_of.get(id(tensor.op))
         if number is not None and id(tensor) not in given:
             outputs[number][id(tensor)] = tensor
 
-    for number, part in enumerate(parts):
-        for op in part.operations:
-            for tensor in op.inputs:
-                if id(tensor) not in given:
-                    if number_of.get(id(tensor.op)) == number:
-                        continue
-                    value = static_value(tensor)
-                    if value is not None:
-                        constants[number][id(tensor)] = tensor, value
-                        continue
-                    produced(tensor)
+    def add(number: int, op: Any, own: set[int]) -> None:
+        """Adds an op to a segment. Each segment reads variables itself, so the gradient of a gather stays slices."""
+        own.add(id(op))
+        for tensor in op.inputs:
+            if id(tensor) in given:
                 inputs[number][id(tensor)] = tensor
+            elif id(tensor.op) not in own and number_of.get(id(tensor.op)) != number:
+                value = static_value(tensor)
+                if value is not None:
+                    constants[number][id(tensor)] = tensor, value
+                elif (handle := _handle_behind(tensor)) is not None and id(handle) in given - written:
+                    add(number, tensor.op, own)
+                else:
+                    produced(tensor)
+                    inputs[number][id(tensor)] = tensor
+        operations[number].append(op)
+
+    for number, part in enumerate(parts):
+        own: set[int] = set()
+        for op in part.operations:
+            add(number, op, own)
     for tensor in graph.outputs:
         produced(tensor)
     return [
         GraphSegment(
-            part.operations,
+            operations[number],
             sorted(inputs[number].values(), key=lambda tensor: tensor.dtype == tf.resource),
             list(outputs[number].values()),
             list(constants[number].values()),
         )
-        for number, part in enumerate(parts)
+        for number in range(len(parts))
     ]
+
+
+def _handle_behind(tensor: Any) -> Any:
+    """The handle of the variable that a tensor was read from; None for other tensors."""
+    while tensor.op.type == "Identity":
+        tensor = tensor.op.inputs[0]
+    return tensor.op.inputs[0] if tensor.op.type == "ReadVariableOp" else None
 
 
 class SegmentedFunction:
