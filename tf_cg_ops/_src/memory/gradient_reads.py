@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import calls, tf_internal
+from tf_cg_ops._src.custom_gradient import rule_op
 from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.python_gradients import trace_gradient
 
@@ -31,10 +32,11 @@ class GradientReads:
             traced = trace_gradient(op)
             assert traced is not None
             read = [None if g is None else [outside for _, outside in traced.captures] for g in traced.gradients]
-        elif op.type == "CustomGradientRule":  # Its rule reads its arguments and captures, not its results.
-            results, arguments = [None] * len(op.outputs), len(op.get_attr("Tinputs"))
-            read = [*results, *[_without_handles(op.inputs[len(results) :])] * arguments]
-            read += [None] * (len(op.inputs) - len(read))
+        elif op.type == "CustomGradientRule":  # Its rule reads what it captures, of the arguments, too.
+            results, _, captures = rule_op.parts_of_inputs(op)
+            read = [None] * len(op.inputs)
+            for position in op.get_attr("differentiated_inputs"):
+                read[len(results) + position] = _without_handles(captures)
         elif op.type in _READS:  # Their gradients read the places of slices.
             read = [op.inputs[1:]] * len(op.inputs)
         elif op.type in calls.TYPES or len(_without_handles(op.inputs)) < len(op.inputs):
