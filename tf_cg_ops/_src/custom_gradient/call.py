@@ -38,6 +38,7 @@ class GradFn:
       variables: With captures, the variables that the function reads, since a cached trace does not read them again.
       takes_needed: Whether the function has a parameter `needed`, which says for each leaf of the arguments whether its
         gradient can be used.
+      on_tapes: Another function for the tapes that record the call. In a graph, only they know what they watch.
       materialize: Whether the function gets zeros instead of None for an unused output.
       tangents: Takes a tangent (or None) for each leaf of the arguments, the variables, and their tangents; returns a
         tangent (or None) for each leaf of the value. Without it, forward mode transposes the gradient.
@@ -47,6 +48,7 @@ class GradFn:
     captures: list[tf.Tensor] | None = None
     variables: Sequence[tf.Variable] = ()
     takes_needed: bool = False
+    on_tapes: Callable[..., Any] | None = None
     materialize: bool = True
     tangents: Callable[..., Sequence[Any]] | None = None
 
@@ -176,7 +178,7 @@ def call_with_gradient(
     if grad_fn.takes_needed:
         backward.needed = tuple(map(bool, inputs))
         watched = tuple(bool(tf_internal.possible_gradient_types(tensors)) for tensors in inputs)
-        for_tapes = dataclasses.replace(backward, needed=watched)
+        for_tapes = dataclasses.replace(backward, grad_fn=grad_fn.on_tapes or grad_fn.function, needed=watched)
     tangents = grad_fn.tangents and functools.partial(backward.tangents, grad_fn.tangents)
     flat_outputs = graph_rule.attach(
         wording, name, flat_outputs, flat_inputs, backward, for_tapes, tangents, saved_orders=saved_orders

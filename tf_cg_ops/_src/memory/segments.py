@@ -159,9 +159,13 @@ class SegmentedFunction:
         tokens = [] if token is None else [token]
 
         def segment(*_: Any) -> Any:
-            grad_fn = functools.partial(_gradients, replay, values, residuals, len(tokens))
+            grad_fn, on_tapes = (
+                functools.partial(_gradients, replay, values, residuals, len(tokens), is_need_known)
+                for is_need_known in (False, True)
+            )
             materialize = len(outputs) + len(tokens) == 1
-            return [*outputs, *map(tf.identity, tokens)], GradFn(grad_fn, takes_needed=True, materialize=materialize)
+            results = [*outputs, *map(tf.identity, tokens)]
+            return results, GradFn(grad_fn, takes_needed=True, on_tapes=on_tapes, materialize=materialize)
 
         segment.__qualname__ = self._name
         # Residuals that were read from variables have gradients, too.
@@ -186,10 +190,14 @@ def _gradients(
     values: Sequence[Any],
     residuals: Sequence[Any],
     num_tokens: int,
+    is_need_known: bool,
     *dys: Any,
     needed: Sequence[bool],
 ) -> list[Any]:
-    """The gradients of the Tensors among the values, of what was read, and of the token."""
+    """The gradients of the Tensors among the values, of what was read, and of the token.
+
+    If it is not known which gradients are needed, `needed` says that all are.
+    """
     num_read, in_graph = sum(replay.are_read), not tf.executing_eagerly()
     num_tensors = len(needed) - num_read - num_tokens
     dys, done = dys[: len(dys) - num_tokens], [dy for dy in dys[len(dys) - num_tokens :] if dy is not None]
@@ -209,10 +217,10 @@ def _gradients(
     found = replay.gradients(values, residuals, upstream, are_needed)
     by_tensor, by_residual = found[:num_tensors], found[len(values) :]
     by_read = list(itertools.compress(by_residual, replay.are_read))
-    if not in_graph:
+    if not in_graph or not (num_tokens or is_need_known):
         return [*by_tensor, *by_read]
     end = backward_order.when_computed([*(g for g in (*by_tensor, *by_read) if g is not None), *done])
     if num_tokens:
         return [*by_tensor, *by_read, end]
-    # Functions one after the other get the same order.
+    # Functions one after the other get the same order, unless that would compute gradients that are not needed.
     return [*(g if g is None else backward_order.alone(g, [end]) for g in by_tensor), *by_read]
