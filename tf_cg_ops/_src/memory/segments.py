@@ -127,8 +127,7 @@ class SegmentedFunction:
             if replay is None:
                 outputs, token = self._run_plain(segment, inputs, token)
             else:
-                # In eager mode one op runs after the other.
-                if token is None and len(self._segments) > 1 and not tf.executing_eagerly():
+                if token is None and len(self._segments) > 1 and backward_order.is_free():
                     token = tf.ones([])
                 outputs, token = self._run_recomputed(replay, inputs, token)
             known.update(zip(map(id, segment.outputs), outputs, strict=True))
@@ -146,7 +145,7 @@ class SegmentedFunction:
             inputs, token = backward_order.through_gate(inputs, token)
             return copy.copy_op(op, inputs)
 
-        if graph is not None and len(self._segments) > 1:
+        if len(self._segments) > 1 and backward_order.is_free():
             token = tf.ones([]) if token is None else token
             values, token = backward_order.through_gate(values, token)
         constants = [(tensor, tf.constant(value, tensor.dtype)) for tensor, value in segment.constants]
@@ -178,11 +177,12 @@ class SegmentedFunction:
 def _is_joint(op: Any) -> bool:
     """Whether an op has several gradients, which ops of their own compute from the same upstream gradient.
 
-    Of a weight, such an op can come late, and what it reads stays in memory.
+    Of a weight, such an op can come late, and what it reads stays in memory. And TensorFlow's optimizer would compute a
+    part of the gradient of a softmax of scaled scores in the forward pass, and keep it.
     """
     # One op computes all gradients of an op with several results, such as FusedBatchNorm.
     shapes = [str(t.shape) for t in op.inputs if tf_internal.is_trainable(t) and len(op.outputs) == 1]
-    return len(shapes) > 1 and (len(set(shapes)) > 1 or op.type.startswith(CONTRACTIONS))
+    return op.type == "Softmax" or (len(shapes) > 1 and (len(set(shapes)) > 1 or op.type.startswith(CONTRACTIONS)))
 
 
 def _gradients(
@@ -208,7 +208,9 @@ def _gradients(
     if in_graph:
         # The graph neither computes the segment again too early, nor merges it with the forward pass or with other
         # gradients: oneDNN would fuse the gradients of a convolution inside and a bias outside.
-        start = [backward_order.when_computed([*(dy for dy in upstream if dy is not None), *done])]
+        start = [dy for dy in upstream if dy is not None] + done
+        if backward_order.is_free():
+            start = [backward_order.when_computed(start)]
         values, residuals = ([backward_order.alone(value, start) for value in each] for each in (values, residuals))
         upstream = [dy if dy is None else backward_order.alone(dy, start) for dy in upstream]
     reads_needed = iter(needed[num_tensors:])
@@ -217,7 +219,7 @@ def _gradients(
     found = replay.gradients(values, residuals, upstream, are_needed)
     by_tensor, by_residual = found[:num_tensors], found[len(values) :]
     by_read = list(itertools.compress(by_residual, replay.are_read))
-    if not in_graph or not (num_tokens or is_need_known):
+    if not num_tokens and not (is_need_known and backward_order.is_free()):
         return [*by_tensor, *by_read]
     end = backward_order.when_computed([*(g for g in (*by_tensor, *by_read) if g is not None), *done])
     if num_tokens:
