@@ -25,6 +25,7 @@ def test_eager_fit_builds_each_layer_once(name, remat, builds):
         assert len(builds) == 3
 
 
+@pytest.mark.filterwarnings("ignore:(?s).* recomputation saves less than a tenth")
 def test_layers_inside_of_a_recomputed_layer_are_recomputed_with_it(remat, traces):
     with keras.RematScope("full"):
         block = keras.Sequential([keras.layers.Dense(3, activation="tanh"), keras.layers.Dense(3)])

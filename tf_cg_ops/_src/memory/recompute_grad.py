@@ -30,6 +30,8 @@ from tf_cg_ops._src.rewrite.built_functions import find_or_build
 from tf_cg_ops._src.rewrite.traced_call import TracedCall, arrays_to_tensors
 
 _WORDING = without_gradient_function("recompute_grad")
+# Of a smaller function, nobody misses what is not saved: no warning.
+_WORTH_SAVING = 2**20
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -259,7 +261,7 @@ class Recomputation:
             whole = [Part(trace.graph.get_operations(), True)]
             return SegmentedFunction(self.wording, name, trace.graph, trace.inside, whole, self.keep)
         flat, plan, parts, is_kept = self._planned(name, trace)
-        if plan.note:
+        if plan.note and plan.plain_bytes >= _WORTH_SAVING:
             warnings.warn(f"{self.wording.api}: '{name}' with memory='auto': {plan.note}.", stacklevel=2)
         return SegmentedFunction(self.wording, name, flat.graph, flat.inside, parts, is_kept)
 
