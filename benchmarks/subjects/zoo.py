@@ -207,7 +207,7 @@ def in_worker(name: str, label: str, is_known: bool, threads: int) -> dict[str, 
 def _difference(step: Any, plain: Any, x: tf.Tensor) -> float:
     """The largest difference of two gradients, as a share of the largest element of all.
 
-    Not of the same gradient: that of a bias before a batch normalization is zero, except for rounding.
+    Not of the same gradient, because the gradient of a bias before a batch normalization is zero but for rounding.
     """
     state = [v for v in plain.get_concrete_function(x).variables if not v.trainable]  # Also seeds.
     before = [v.numpy() for v in state]

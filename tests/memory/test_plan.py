@@ -305,7 +305,7 @@ def test_cuts_for_an_unknown_batch_are_the_ones_for_a_large_one(memory):
     assert least.peak_bytes <= at.peak_bytes <= at.plain_bytes
     assert of_large.at(X) == of_large
     for arguments, got in (((), "no Tensors"), ((X, X), "(64, 8), (64, 8)"), ((X[:, :7],), "(64, 7)")):
-        message = f"plan.at: the arguments must be those of 'deep', with shapes (None, 8), got {got}."
+        message = f"plan.at: the arguments must fit 'deep', with shapes (None, 8), got {got}."
         with pytest.raises(ValueError, match=re.escape(message)):
             plan.at(*arguments)
 

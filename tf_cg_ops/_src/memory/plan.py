@@ -220,7 +220,7 @@ def make_plan(
         expected, others = expected[: flat.num_arguments], expected[flat.num_arguments :]
         if len(shapes) != len(expected) or not all(map(tf.TensorShape.is_compatible_with, expected, shapes)):
             raise ValueError(
-                f"plan.at: the arguments must be those of '{name}', with shapes {', '.join(map(str, expected))}, got "
+                f"plan.at: the arguments must fit '{name}', with shapes {', '.join(map(str, expected))}, got "
                 f"{', '.join(map(str, shapes)) or 'no Tensors'}."
             )
         other = _SizedCosts(flat, sources, is_kept, [*shapes, *others])

@@ -30,7 +30,7 @@ from tf_cg_ops._src.rewrite.built_functions import find_or_build
 from tf_cg_ops._src.rewrite.traced_call import TracedCall, arrays_to_tensors
 
 _WORDING = without_gradient_function("recompute_grad")
-# Of a smaller function, nobody misses what is not saved: no warning.
+# There is no warning for functions that take fewer bytes: little could be saved.
 _WORTH_SAVING = 2**20
 
 R_co = TypeVar("R_co", covariant=True)
