@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops import rules
-from tf_cg_ops._src.core import python_op, tf_internal
+from tf_cg_ops._src.core import calls, python_op, tf_internal
 from tf_cg_ops._src.custom_gradient import rule_op, traced_rule
 from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.graph_copy import GraphCopy, Replace
@@ -158,7 +158,8 @@ class Search:
             return copy.call(function, arguments)
 
         tf_internal.cache_control_flow_graphs(op)  # A later search has the same tensors.
-        return control_flow.copy(op, inputs, call)
+        copied = control_flow.inline if op.type in calls.CALLS else control_flow.copy
+        return copied(op, inputs, call)
 
     def _note_value(self, op: Any, positions: Sequence[int], *arrays: np.ndarray) -> list[np.ndarray]:
         values, given = arrays[: len(positions)], arrays[len(positions) :]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import python_op, slices, tf_internal
+from tf_cg_ops._src.core import calls, python_op, slices, tf_internal
 from tf_cg_ops._src.custom_gradient import live_rule, rule_op
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.rewrite import control_flow
@@ -214,6 +214,8 @@ class Recording:
 
     def replace(self, copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[Any] | None:
         """Records an op with a gradient of its own, and copies others as they are; for `trace_gradient`."""
+        if op.type in calls.CALLS:  # XLA cannot compile what records.
+            return control_flow.inline(op, inputs, copy.call)
         if not is_place(op):
             return None
         place = Place(op, None, api_of(op))

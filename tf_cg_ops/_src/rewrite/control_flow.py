@@ -65,24 +65,18 @@ def copy(
 
     If there is an `iteration_scope`, a copied loop counts its iterations and runs each in the scope for its number.
     """
+    if is_compiled(op):  # The copy is compiled, too.
+        # Handles are captured, so that who copies recognizes them in the function.
+        tensors = [tensor for tensor in inputs if tensor.dtype != tf.resource]
+
+        def compiled(*tensors: Any) -> list[Any]:
+            given = iter(tensors)
+            with tf_internal.stop_recording():  # TensorFlow differentiates the call.
+                return inline(op, [t if t.dtype == tf.resource else next(given) for t in inputs], call)
+
+        return tf.function(compiled, autograph=False, jit_compile=True)(*tensors)
     if op.type in CALLS:
-        (body,) = functions_of(op)
-
-        def called(*inputs: Any) -> list[Any]:
-            # If TensorFlow has differentiated the function, it has added outputs to its graph.
-            return call(body, inputs)[: len(op.outputs)]
-
-        if is_compiled(op):  # The copy is compiled, too.
-            # Handles are captured, so that who copies recognizes them in the function.
-            tensors = [tensor for tensor in inputs if tensor.dtype != tf.resource]
-
-            def compiled(*tensors: Any) -> list[Any]:
-                given = iter(tensors)
-                with tf_internal.stop_recording():  # TensorFlow differentiates the call.
-                    return called(*(t if t.dtype == tf.resource else next(given) for t in inputs))
-
-            return tf.function(compiled, autograph=False, jit_compile=True)(*tensors)
-        return called(*inputs)
+        return inline(op, inputs, call)
     if op.type in LOOPS:
         return _copy_loop(op, inputs, call, iteration_scope)
 
@@ -94,6 +88,13 @@ def copy(
     if "Case" in op.type:
         return tf.switch_case(inputs[0], branches)[1:]
     return tf.cond(_truth(inputs[0], op.inputs[0]), *branches)[1:]
+
+
+def inline(op: Any, inputs: Sequence[Any], call: Call) -> list[Any]:
+    """The outputs of a call: those of a copy of its function in the default graph, also if the call is compiled."""
+    (body,) = functions_of(op)
+    # If TensorFlow has differentiated the function, it has added outputs to its graph.
+    return call(body, inputs)[: len(op.outputs)]
 
 
 def _truth(tensor: tf.Tensor, original: Any) -> tf.Tensor:

@@ -27,7 +27,8 @@ class GraphCopy:
       pure: Whether to leave out side effects, and the order of ops that have them.
       is_ordered: Whether the default graph orders ops with side effects by itself, so that the order is not copied.
       around: The copy of the graph around this one. The gradient of an op can read its tensors.
-      records: Whether tapes and accumulators see the ops, as in plain code. In eager mode they always do.
+      records: Whether tapes and accumulators see the ops, as in plain code, and the ops keep their names. In eager
+        mode tapes always see them.
     """
 
     def __init__(
@@ -166,7 +167,7 @@ class GraphCopy:
                 # A rule may call functions that only the graph of its op holds.
                 inline.add_called_functions(op.graph, graph, tf_internal.function_def_of(function))
         with place:
-            new = tf_internal.create_op(graph, op.type, inputs, attributes, name=None if self.pure else op.name)
+            new = tf_internal.create_op(graph, op.type, inputs, attributes, name=op.name if self.records else None)
         for old_output, new_output in zip(op.outputs, new.outputs, strict=True):
             if not new_output.shape.is_fully_defined():  # The user can have called set_shape.
                 new_output.set_shape(old_output.shape)
