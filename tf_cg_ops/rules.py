@@ -15,9 +15,10 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, slices, text, tf_internal
 from tf_cg_ops._src.core.types import Axis, TensorLike
+from tf_cg_ops._src.graphs import control_flow
 from tf_cg_ops._src.ready_made.clip import clip as clip_gradients
 from tf_cg_ops._src.ready_made.clip import only_limit, to_limit
-from tf_cg_ops._src.rewrite import control_flow, elementwise_ops
+from tf_cg_ops._src.rewrite import elementwise_ops
 from tf_cg_ops._src.rewrite.rule_table import UNREACHED
 
 __all__ = ["built_in", "clip", "deconvnet", "elementwise", "guided", "masked", "pass_through", "zero"]

@@ -12,11 +12,11 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
+from tf_cg_ops._src.graphs import control_flow
 from tf_cg_ops._src.memory import recompute_grad
 from tf_cg_ops._src.memory.cuts import Choices
 from tf_cg_ops._src.memory.graph_costs import GraphCosts
 from tf_cg_ops._src.memory.plan import Part, Plan
-from tf_cg_ops._src.rewrite import control_flow
 
 from ..support.modes import RUNS as MODES
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tf_keras
 
 import tf_cg_ops as cg
-from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
+from tf_cg_ops._src.graphs.graph_copy import GraphCopy
 
 from ..support.modes import vjp
 from ..support.saved_models import in_a_loop

@@ -12,8 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
-from tf_cg_ops._src.custom_gradient import inline
-from tf_cg_ops._src.rewrite import control_flow
+from tf_cg_ops._src.graphs import control_flow, inline
 
 from ._graphs import Body, functions_in_attributes, functions_of
 

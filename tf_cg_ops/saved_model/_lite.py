@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
-from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
+from tf_cg_ops._src.graphs.graph_copy import GraphCopy
 
 from ._lite_ops import COMPOSITIONS
 from ._replace_ops import OUTPUT_NAMES

@@ -174,7 +174,7 @@ def _settle_own_gradients(
                 outputs = [True] * len(op.inputs) if saved is None else saved.outputs
                 positions = [i for i, output in enumerate(outputs) if output is not None]
             else:
-                positions, name = differentiated_inputs(op, op.outputs), ""
+                positions, name = differentiated_inputs(op), ""
             if positions is None or own.keeps(op, positions, inside, name or name_of(op)):
                 continue
             if is_foreign(op.node_def):

@@ -16,8 +16,8 @@ import tensorflow as tf
 from tf_cg_ops._src.core import misplaced_calls, pytree, text, tf_internal
 from tf_cg_ops._src.core.signature import mismatched_signature
 from tf_cg_ops._src.core.types import Structure
+from tf_cg_ops._src.graphs.graph_copy import Replace
 from tf_cg_ops._src.keras import dispatch, registration
-from tf_cg_ops._src.rewrite.graph_copy import Replace
 from tf_cg_ops._src.rewrite.traced_call import TracedCall
 from tf_cg_ops.saved_model import _inputs
 

@@ -15,13 +15,13 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import calls, slices, tf_internal
-from tf_cg_ops._src.rewrite import built_functions, control_flow
-from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
-from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
+from tf_cg_ops._src.graphs import control_flow
+from tf_cg_ops._src.graphs.graph_copy import GraphCopy
+from tf_cg_ops._src.rewrite import built_functions
 from tf_cg_ops._src.rewrite.traced_call import trace
 
 from . import _hints
-from ._audit_record import API, WORDING, Place, Run, all_operations, draws, is_place, numbers
+from ._audit_record import API, Place, Run, all_operations, draws, is_place, numbers
 from ._flat_function import Arrays, FlatFunction
 from ._numeric import Estimate, NumericDerivatives, norm, typical_size
 from ._references import RandomNumbers
@@ -203,7 +203,7 @@ class Computation:
                 return inputs
             if double:
                 return _in_double_precision(copy, op, inputs)
-            return copy_with_python_gradient(WORDING, copy, op, inputs, is_differentiated=False)
+            return None
 
         stand_ins = [(t, tensors[leaf]) for t, leaf in place.stand_ins if id(t) not in by_id]
         others = zip(place.recorded[len(place.leaves) :], tensors[len(place.leaves) :], strict=False)

@@ -11,8 +11,8 @@ import tensorflow as tf
 from tf_cg_ops import rules
 from tf_cg_ops._src.core import calls, python_op, tf_internal
 from tf_cg_ops._src.custom_gradient import rule_op, traced_rule
-from tf_cg_ops._src.rewrite import control_flow
-from tf_cg_ops._src.rewrite.graph_copy import GraphCopy, Replace
+from tf_cg_ops._src.graphs import control_flow
+from tf_cg_ops._src.graphs.graph_copy import GraphCopy, Replace
 from tf_cg_ops._src.rewrite.overridden_op import attach_rule
 
 from ._audit_record import (

@@ -16,9 +16,8 @@ import tensorflow as tf
 from tf_cg_ops._src.core import calls, python_op, slices, tf_internal
 from tf_cg_ops._src.custom_gradient import live_rule, rule_op
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
-from tf_cg_ops._src.rewrite import control_flow
-from tf_cg_ops._src.rewrite.graph_copy import GraphCopy, Replace, captures_of
-from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
+from tf_cg_ops._src.graphs import control_flow
+from tf_cg_ops._src.graphs.graph_copy import GraphCopy, Replace, captures_of, traceback_of
 from tf_cg_ops._src.rewrite.traced_call import trace
 
 from ._report import in_one_line
@@ -113,12 +112,13 @@ def api_of(op: Any) -> str:
 def copy_place(copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> tuple[Sequence[Any], str]:
     """Copies an op with a gradient of its own. If that is not possible, returns its results, and says why."""
     try:
-        if op.type == "CustomGradientRule" and rule_op.error(op):
-            raise live_rule.exception_of(op) or RuntimeError(rule_op.error(op))
+        if (exception := live_rule.exception_of(op)) is not None:
+            raise exception
+        if op.type == "CustomGradientRule" and rule_op.error(op) and not live_rule.is_needed(op):
+            raise RuntimeError(rule_op.error(op))
         if tf_internal.find_gradient_function(op) is None:
             return inputs[: len(op.outputs)], NOT_SAVED
-        outputs = copy_with_python_gradient(WORDING, copy, op, inputs, is_differentiated=False)
-        return outputs or copy.copy_op(op, inputs), ""
+        return copy.copy_op(op, inputs), ""
     except Exception as error:  # The user's gradient function raised it, and the row says so.
         return inputs[: len(op.outputs)], f"Computing its gradient fails: {in_one_line(error)}."
 
@@ -137,14 +137,14 @@ def name_of(op: Any) -> str:
         # Some functions of this library attach their rule to an identity.
         return api if name == "identity" and api != "custom_gradient" else name
     if op.type != "CustomGradientEmbed":
-        return tf_internal.name_of_python_gradient(op) or op.name
+        return op.name
     scope = op.name.split("/")
     return scope[-2] if len(scope) > 1 else scope[-1]  # The scope is the layer, or the name that the user gave.
 
 
 def line_of(op: Any) -> str:
     """The line of the user's code that made an op, such as "model.py:12"; empty in a loaded model."""
-    own = [frame for frame in op.traceback or [] if not _FOREIGN.search(frame.filename)]
+    own = [frame for frame in traceback_of(op) or [] if not _FOREIGN.search(frame.filename)]
     return f"{os.path.basename(own[-1].filename)}:{own[-1].lineno}" if own else ""
 
 
@@ -224,7 +224,7 @@ class Recording:
         if place.reason:
             return outputs
         place.new_op = outputs[0].op
-        _find_arguments(place, copy)
+        _find_arguments(place)
         _find_inside(place)
         return self._probed(place, copy, inputs[: len(outputs)] if passes_gradients(op) else outputs)
 
@@ -263,9 +263,9 @@ class Recording:
         return [np.array(True)]
 
 
-def _find_arguments(place: Place, copy: GraphCopy) -> None:
+def _find_arguments(place: Place) -> None:
     """Finds the results among the inputs of the op, and the inputs of its gradient."""
-    op, new_op, num_outputs = place.op, place.new_op, len(place.op.outputs)
+    op, num_outputs = place.op, len(place.op.outputs)
     place.needed, num_results = list(op.inputs), num_outputs
     if place.api == "embed_gradient":
         place.offset, last = 1 + op.get_attr("N"), len(op.inputs)
@@ -273,12 +273,9 @@ def _find_arguments(place: Place, copy: GraphCopy) -> None:
         place.offset, last = num_outputs, num_outputs + len(op.get_attr("Tinputs"))
     else:
         # The op is an identity of the results and then the arguments. The results have no gradient.
-        known = tf_internal.num_results_of_python_gradient(op) if tf_internal.has_python_gradient(op) else None
-        num_results = min(new_op.get_attr("differentiated_inputs"), default=num_outputs) if known is None else known
+        num_results = min(op.get_attr("differentiated_inputs"), default=num_outputs)
         # A rule of this library has these tensors twice: as results and as arguments.
         place.offset, last = num_outputs + num_results, 2 * num_outputs
-        if op.type != "CustomGradientRule":
-            place.needed += [*op.inputs, *(copy.original_of(t) for t in new_op.inputs[last:])]
     place.inputs = place.needed[place.offset : last]
     place.positions = [i for i, t in enumerate(op.inputs[:num_results]) if has_numbers(t.dtype)]
 

@@ -7,6 +7,7 @@ the op CustomGradientRule names. Its body is imported, not called, so that Tenso
 """
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,9 +15,10 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import slices, tapes, tf_internal
-from tf_cg_ops._src.custom_gradient import inline, live_rule, rule_op, traced_rule, variable_reads
+from tf_cg_ops._src.custom_gradient import foreign_rule, live_rule, rule_op, traced_rule, variable_reads
 from tf_cg_ops._src.custom_gradient.live_rule import LiveRule
 from tf_cg_ops._src.custom_gradient.wording import Wording
+from tf_cg_ops._src.graphs import inline
 
 # The names of registered gradients that warn. They hold texts alone.
 _WARNS_WHEN_SAVED = "TfCgOpsNotTraced"
@@ -48,7 +50,7 @@ def attach(
     if error:
         rule = traced_rule.without_rule(error)
     else:
-        rule = traced_rule.trace(wording, name, results, inputs, backward, saved_orders)
+        rule = _traced(wording, name, results, inputs, backward, saved_orders)
         if rule.exception is not None:
             _warn_when_saved(rule.error)
     if not graph.building_function and any(isinstance(t, tf_internal.EagerTensor) for t in rule.captures):
@@ -58,7 +60,8 @@ def attach(
         )
     op, captured = rule_op.create(graph, name, [results, inputs, rule.captures], rule, api=_mark(api or wording.api))
     outputs = list(op.outputs)
-    live = LiveRule(wording.subject_of(name), backward, captured, traced_rule.current_order(), rule.exception)
+    order = traced_rule.current_order()
+    live = LiveRule(wording.subject_of(name), backward, lambda: captured, order, rule.exception)
     live_rule.keep(op, live)
 
     def on_tapes(*dys: Any) -> list[Any]:
@@ -70,6 +73,17 @@ def attach(
     # If TensorFlow recorded the op, forward mode would hash its attributes, which fails for the name of a function.
     tapes.record(op.type, outputs, inputs, on_tapes, tangents)
     return outputs
+
+
+def _traced(
+    wording: Wording,
+    name: str,
+    results: list[tf.Tensor],
+    inputs: list[tf.Tensor],
+    backward: Callable[[list[Any]], Sequence[Any]],
+    saved_orders: int | None,
+) -> traced_rule.TracedRule:
+    return traced_rule.trace(wording, name, results, inputs, backward, foreign_rule.conversion, saved_orders)
 
 
 def _mark(api: str) -> str:
@@ -86,10 +100,11 @@ def gradients(op: Any, dys: Sequence[Any]) -> list[Any]:
     records = tapes.new_tapes_record()
     if live is not None and not live.exception and rule_op.error(op) and not records:
         raise RuntimeError(rule_op.error(op))
-    if live is not None and (live.exception or (records and not tf_internal.is_in_v1_conditional(op))):
+    is_called = records and not tf_internal.is_in_v1_conditional(op) and not (live and live.is_foreign)
+    if live is not None and (live.exception or is_called):
         by_input = _call(live, op, dys, captures, inputs)
     else:
-        traced, traced_captures = live_rule.with_traced_rule(op)
+        traced, traced_captures = _with_traced_rule(op)
         by_input = _import(traced, dys, traced_captures, inputs)
     return [None] * len(results) + by_input + [None] * len(captures)
 
@@ -107,7 +122,7 @@ def vectorize(
 
     def backward(dys: Sequence[Any]) -> Sequence[Any]:
         rule_op.check_positions(op)
-        traced, captured = live_rule.with_traced_rule(op)
+        traced, captured = _with_traced_rule(op)
         if traced is op:
             captures = list(zip(values, is_stacked, strict=True))[num_results + num_inputs :]
         else:
@@ -202,6 +217,28 @@ def _import(
                 if inputs[position].dtype != tf.resource:  # A handle is a scalar, its contents are not.
                     result[position].set_shape(inputs[position].shape)
     return result
+
+
+def _with_traced_rule(op: Any) -> tuple[Any, list[tf.Tensor]]:
+    """The op if it has a traced rule, or a new op in its own graph for which the rule is traced now; and the captures.
+
+    If the rule cannot be traced in this process, this raises the error of the op.
+    """
+    results, inputs, captures = rule_op.parts_of_inputs(op)
+    error, live, name = rule_op.error(op), live_rule.of(op), rule_op.function_name(op)
+    if not error:
+        return op, captures
+    if live is None:
+        raise RuntimeError(error)
+    if live.exception is not None:
+        raise live.exception
+    graph = tf_internal.FuncGraph("custom_gradient_rule")
+    with graph.as_default(), traced_rule.derivative(live.order):
+        backward = functools.partial(live.captured_gradients, op)
+        rule = _traced(live_rule.OF_THE_OP, name, results, inputs, backward, live.order + 1)
+        if rule.error:
+            raise rule.exception or RuntimeError(rule.error)
+        return rule_op.create(graph, name, [results, inputs, rule.captures], rule)[0], rule.captures
 
 
 def _warn_when_saved(message: str) -> None:

@@ -1,7 +1,6 @@
 """The live rule of a value in a graph: `grad_fn` itself, called in the graph at hand."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.custom_gradient import rule_op, traced_rule
 from tf_cg_ops._src.custom_gradient.rule_graph import capture_substitutes
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
+from tf_cg_ops._src.graphs import control_flow, graph_copy
 
 # The attribute of a tf.Operation that keeps its live rule as long as the graph lives.
 _LIVE_RULE = "_tf_cg_ops_live_rule"
@@ -24,9 +24,12 @@ class LiveRule:
 
     subject: str  # The start of messages about it.
     backward: Callable[[list[Any]], Sequence[Any]]
-    captured: list[tuple[tf.Tensor, tf.Tensor]]  # Each tensor of an outer graph with its capture in the op's graph.
+    # Pairs of a tensor that the function can read and the tensor that has its value where the op is.
+    captured: Callable[[], Sequence[tuple[Any, Any]]]
     order: int  # The order of the derivative that the op belongs to.
     exception: Exception | None  # The user's exception if the rule could not be traced.
+    # Whether the function is of `tf.custom_gradient`: what it traces is converted, and not used as it is.
+    is_foreign: bool = False
 
     def gradients(self, op: Any, dys: Sequence[Any]) -> list[Any]:
         """One gradient, or None, for each input; TensorFlow passes None as the upstream gradient of an integer."""
@@ -37,7 +40,7 @@ class LiveRule:
 
     def captured_gradients(self, op: Any, upstream: Sequence[Any]) -> list[Any]:
         """The gradients as tensors of the default graph."""
-        capture_by_id = {id(outside): inside for outside, inside in self.captured}
+        capture_by_id = {id(outside): inside for outside, inside in self.captured()}
         with capture_substitutes(capture_by_id):
             return [_captured(gradient) for gradient in self.backward(list(upstream))]
 
@@ -73,6 +76,11 @@ def of(op: Any) -> LiveRule | None:
     return getattr(op, _LIVE_RULE, None)
 
 
+def is_needed(op: Any) -> bool:
+    """Whether the op has no other rule than its live one."""
+    return op.type == "CustomGradientRule" and of(op) is not None and bool(rule_op.error(op))
+
+
 def exception_of(op: Any) -> Exception | None:
     """The exception that the rule of an op of this process raised while it was traced."""
     live_rule = of(op)
@@ -84,36 +92,42 @@ def keep(op: Any, live_rule: LiveRule) -> None:
     setattr(op, _LIVE_RULE, live_rule)
 
 
-def with_traced_rule(op: Any) -> tuple[Any, list[tf.Tensor]]:
-    """The op if it has a traced rule, or a new op in its own graph for which the rule is traced now; and the captures.
-
-    If the rule cannot be traced in this process, this raises the error of the op.
-    """
-    results, inputs, captures = rule_op.parts_of_inputs(op)
-    error, live_rule, name = rule_op.error(op), of(op), rule_op.function_name(op)
-    if not error:
-        return op, captures
-    if live_rule is None:
-        raise RuntimeError(error)
-    if live_rule.exception is not None:
-        raise live_rule.exception
-    graph = tf_internal.FuncGraph("custom_gradient_rule")
-    with graph.as_default(), traced_rule.derivative(live_rule.order):
-        backward = functools.partial(live_rule.captured_gradients, op)
-        rule = traced_rule.trace(OF_THE_OP, name, results, inputs, backward, live_rule.order + 1)
-        if rule.error:
-            raise rule.exception or RuntimeError(rule.error)
-        return rule_op.create(graph, name, [results, inputs, rule.captures], rule)[0], rule.captures
-
-
 def copy_rules(copies: list[tuple[tf.Tensor, tf.Tensor]]) -> None:
     """Gives copied ops the live rules of the originals; `copies` are pairs of a tensor and its copy."""
-    copy_of = {id(tensor): copy for tensor, copy in copies}
     for op, copy in {tensor.op: copy.op for tensor, copy in copies}.items():
-        live_rule = of(op)
-        if live_rule is None:
-            continue
-        rule_op.set_rule_graph(copy, rule_op.rule_graph(op))
-        if rule_op.error(op):
-            captured = [(outside, copy_of.get(id(inside), inside)) for outside, inside in live_rule.captured]
-            keep(copy, dataclasses.replace(live_rule, captured=[*copies, *captured]))
+        _carry(op, copy, lambda: copies)
+        if op.type in control_flow.LOOPS | control_flow.CONDITIONALS and op.type == copy.type:
+            pairs = zip(control_flow.functions_of(op), control_flow.functions_of(copy), strict=True)
+            for function, copied in pairs:
+                by_name = {inner.name: inner for inner in copied.get_operations()}
+                found = [(inner, by_name[inner.name]) for inner in function.get_operations() if inner.name in by_name]
+                tensors = [pair for inner, new in found for pair in zip(inner.outputs, new.outputs, strict=True)]
+                copy_rules([*copies, *tensors])
+
+
+def _carry(op: Any, copy: Any, pairs: Callable[[], Sequence[tuple[Any, Any]]]) -> None:
+    """Gives a copied op the live rule of the original, for these pairs of a tensor and its copy."""
+    live_rule = of(op)
+    if live_rule is None or copy.type != op.type:
+        return
+    rule_op.set_rule_graph(copy, rule_op.rule_graph(op))
+    if not is_needed(op):
+        return
+
+    def captured() -> list[tuple[Any, Any]]:
+        copies = pairs()
+        copy_of = {id(tensor): copy for tensor, copy in copies}
+        return [*copies, *((outside, copy_of.get(id(inside), inside)) for outside, inside in live_rule.captured())]
+
+    backward = live_rule.backward if live_rule.exception is None else _raising(live_rule.exception)
+    keep(copy, dataclasses.replace(live_rule, backward=backward, captured=captured))
+
+
+def _raising(exception: Exception) -> Callable[[list[Any]], Sequence[Any]]:
+    def backward(_: list[Any]) -> Sequence[Any]:
+        raise exception
+
+    return backward
+
+
+graph_copy.carriers.append(lambda op, new, copy: _carry(op, new, copy.pairs))

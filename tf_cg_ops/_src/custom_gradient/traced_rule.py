@@ -42,6 +42,8 @@ class _Derivative(threading.local):
 
 _now = _Derivative()
 
+Conversion = Callable[[Any], Callable[..., list[Any]] | None]
+
 # Python code never calls a rule.
 _NO_TYPE = tf_internal.FunctionType([])
 
@@ -95,9 +97,13 @@ def trace(
     results: list[tf.Tensor],
     inputs: list[tf.Tensor],
     backward: Callable[[list[Any]], Sequence[Any]],
+    conversion: Conversion,
     saved_orders: int | None = None,
 ) -> TracedRule:
-    """Traces the rule of the function `name`. Never fails: the error comes when you compute a gradient."""
+    """Traces the rule of the function `name`. Never fails: the error comes when you compute a gradient.
+
+    `conversion` gives a function like a traced graph, without ops of `tf.custom_gradient`, or None if it has none.
+    """
     saved_orders = max(saved_orders or 0, _now.saved_orders)
     order = current_order() + _now.num_values + 1
     default = _ORDERS_IN_FORWARD_MODE if in_forward_mode(inputs) else _SAVED_ORDERS
@@ -105,7 +111,7 @@ def trace(
         return without_rule(wording.message(wording.no_rule, name, order=order))
     try:
         with derivative(current_order() + 1, saved_orders):
-            return _trace(name, results, backward)
+            return _trace(name, results, backward, conversion)
     except Exception as exception:
         # The traceback would keep the traced graphs alive.
         return without_rule(wording.not_traced_message(name, exception), exception.with_traceback(None))
@@ -131,10 +137,13 @@ def without_rule(error: str, exception: Exception | None = None) -> TracedRule:
 def _empty_function() -> Any:
     """A rule without gradients, since the attribute of the op must name a function."""
     with tf.init_scope():
-        return _function_of("custom_gradient_without_rule", lambda: [], [])
+        name = "custom_gradient_without_rule"
+        return _function_of(name, _graph_of(name, lambda: [], []))
 
 
-def _trace(name: str, results: list[tf.Tensor], backward: Callable[[list[Any]], Sequence[Any]]) -> TracedRule:
+def _trace(
+    name: str, results: list[tf.Tensor], backward: Callable[[list[Any]], Sequence[Any]], conversion: Conversion
+) -> TracedRule:
     differentiated = [i for i, result in enumerate(results) if tf_internal.is_trainable(result)]
     positions: list[int] = []
     sliced: list[int] = []
@@ -163,13 +172,20 @@ def _trace(name: str, results: list[tf.Tensor], backward: Callable[[list[Any]], 
     # An imported graph can hold rules of another process with the same names.
     prefix, graph = re.sub(r"\W", "_", name, flags=re.ASCII), tf.compat.v1.get_default_graph()
     names = (f"custom_gradient_rule_of_{prefix}_{number}" for number in _serial)
-    function = _function_of(next(name for name in names if tf_internal.find_function(graph, name) is None), rule, specs)
+    name = next(name for name in names if tf_internal.find_function(graph, name) is None)
+    traced = _graph_of(name, rule, specs)
+    converted = conversion(traced)
+    function = _function_of(name, traced if converted is None else _graph_of(name, converted, specs))
     captures = list(function.graph.external_captures)
     function, variables = variable_reads.take_values(function, captures, len(differentiated))
     return TracedRule(function, captures, differentiated, positions, sliced, variables=variables)
 
 
-def _function_of(name: str, function: Callable[..., list[tf.Tensor]], specs: list[tf.TensorSpec]) -> Any:
+def _function_of(name: str, graph: Any) -> Any:
+    return tf_internal.from_func_graph(name, graph, {}, function_type=_NO_TYPE)
+
+
+def _graph_of(name: str, function: Callable[..., list[tf.Tensor]], specs: list[tf.TensorSpec]) -> Any:
     """Traces a function; unlike TensorFlow, it skips the control dependencies if no op is stateful."""
     graph = RuleGraph(name)
     with graph.as_default():
@@ -188,7 +204,7 @@ def _function_of(name: str, function: Callable[..., list[tf.Tensor]], specs: lis
         graph.outputs.extend(outputs)
         graph.inputs = parameters + graph.internal_captures
     graph.control_outputs.extend(order.ops_which_must_run)
-    return tf_internal.from_func_graph(name, graph, {}, function_type=_NO_TYPE)
+    return graph
 
 
 def _next_seed(graph: tf.Graph) -> int | None:

@@ -7,11 +7,10 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import slices, tf_internal
-from tf_cg_ops._src.custom_gradient import inline
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
 from tf_cg_ops._src.custom_gradient.wording import Wording
+from tf_cg_ops._src.graphs import control_flow, inline
 from tf_cg_ops._src.memory.loop_step import LoopStep
-from tf_cg_ops._src.rewrite import control_flow
 from tf_cg_ops._src.rewrite.built_functions import find_or_build
 from tf_cg_ops._src.rewrite.traced_call import ThreadSafeFunction, trace
 
@@ -27,7 +26,6 @@ class Equations:
 
     def __init__(
         self,
-        wording: Wording,
         function: Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], tf.Tensor],
         unknowns: Sequence[tf.Tensor],
         inputs: Sequence[tf.Tensor],
@@ -35,7 +33,7 @@ class Equations:
         """`function(unknowns, inputs)` returns one Tensor, which is zero for the solution."""
         number = len(unknowns)
         specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in (*unknowns, *inputs)]
-        self._step = LoopStep(wording, lambda *tensors: [function(tensors[:number], tensors[number:])], specs)
+        self._step = LoopStep(lambda *tensors: [function(tensors[:number], tensors[number:])], specs)
         self._num_inputs = len(inputs)
         outside, self.handles = self._step.take_outside()
         self.values = [*inputs, *outside]

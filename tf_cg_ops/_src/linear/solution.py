@@ -126,7 +126,7 @@ class Solver:
         Differentiating the iterations would be wrong if they end early, for example if `b` is an eigenvector.
         """
         wording = without_gradient_function(self.api, differentiated="function A")
-        equations = Equations(wording, lambda unknowns, inputs: matrix.apply(unknowns[0]) - inputs[0], [x], [b])
+        equations = Equations(lambda unknowns, inputs: matrix.apply(unknowns[0]) - inputs[0], [x], [b])
 
         def apply_at(point: Point, u: tf.Tensor) -> tf.Tensor:
             return Point(equations, [u], [tf.zeros_like(b), *point.values[1:]]).value()

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import calls, text, tf_internal
 from tf_cg_ops._src.core.types import TensorLike
+from tf_cg_ops._src.graphs import control_flow
 from tf_cg_ops._src.keras import dispatch
-from tf_cg_ops._src.rewrite import control_flow
 
 # Names given by `checkpoint_name`, or a function that chooses ops.
 Keep = Sequence[str] | Callable[[tf.Operation], bool]

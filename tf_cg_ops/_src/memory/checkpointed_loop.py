@@ -148,7 +148,7 @@ class Loop:
         specs = [*carry, *(tf.TensorSpec(t.shape[1:], t.dtype) for t in inputs)]
         wording = without_gradient_function(api)
         name = text.name_of(user_function)
-        traced = LoopStep(wording, step, specs)
+        traced = LoopStep(step, specs)
         self._program = _Program(wording, name, traced, len(carry), checkpoint, reverse, keeps_going)
 
     def __call__(

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_cg_ops._src.core import calls, tf_internal
-from tf_cg_ops._src.custom_gradient.wording import Wording
-from tf_cg_ops._src.rewrite import control_flow
-from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
-from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
+from tf_cg_ops._src.graphs import control_flow
+from tf_cg_ops._src.graphs.graph_copy import GraphCopy
 from tf_cg_ops._src.rewrite.traced_call import TracedCall
 
 # What counts for sizes that are not known while tracing: of a batch, and of other dimensions. Who asks for memory has
@@ -25,8 +22,6 @@ _NOT_IN_SEGMENTS = frozenset(["Placeholder", "NoOp"])
 class FlatTrace:
     """The ops of a graph and of the functions that it calls, except compiled ones.
 
-    Ops of `tf.custom_gradient` become ops of this library: their gradients are Python closures over the graph.
-
     Attributes:
       graph: The graph itself if it calls nothing, or a copy.
       inside: The tensors that are inputs, in the order of `inside` of the traced graph.
@@ -34,11 +29,10 @@ class FlatTrace:
       num_arguments: How many of the inputs, the first ones, are Tensors of the arguments.
     """
 
-    def __init__(self, wording: Wording, trace: TracedCall) -> None:
+    def __init__(self, trace: TracedCall) -> None:
         graph, self.num_arguments = trace.graph, len(trace.inputs)
         self.graph, self.inside = graph, trace.inside
-        self._replace = functools.partial(copy_with_python_gradient, wording)
-        if any(map(_is_replaced, graph.get_operations())):
+        if any(op.type in calls.CALLS and not control_flow.is_compiled(op) for op in graph.get_operations()):
             self.graph, self.inside, _ = self._copied([tensor.shape for tensor in self.inside])
         self.operations = operations_of(self.graph)
 
@@ -72,7 +66,7 @@ class FlatTrace:
             for i, (tensor, shape) in enumerate(zip(inside, shapes, strict=True)):
                 if not tensor.shape.is_fully_defined() and tensor.dtype != tf.resource:
                     inside[i] = tf_internal.graph_placeholder(tensor.dtype, shape)
-            copy = GraphCopy(zip(self.inside, inside, strict=True), self._replace, records=True)
+            copy = GraphCopy(zip(self.inside, inside, strict=True), names=True)
             graph.outputs = copy.outputs_of(self.graph)
         tf_internal.forget_captures(graph)
         return graph, inside, copy
@@ -81,10 +75,6 @@ class FlatTrace:
 def operations_of(graph: Any) -> list[Any]:
     """The ops of a graph that segments can have."""
     return [op for op in graph.get_operations() if op.type not in _NOT_IN_SEGMENTS]
-
-
-def _is_replaced(op: Any) -> bool:
-    return tf_internal.has_python_gradient(op) or (op.type in calls.CALLS and not control_flow.is_compiled(op))
 
 
 def _filled_in(shape: tf.TensorShape) -> tf.TensorShape:

@@ -10,12 +10,10 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
-from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.embed_gradient.api import embed_gradient
+from tf_cg_ops._src.graphs import control_flow
+from tf_cg_ops._src.graphs.graph_copy import GraphCopy
 from tf_cg_ops._src.memory.random_numbers import STATELESS, Seeds
-from tf_cg_ops._src.rewrite import control_flow
-from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
-from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
 
 _READS = frozenset(["ReadVariableOp", "ResourceGather"])
 # It returns its inputs; only its gradient reads the variables among them.
@@ -50,8 +48,7 @@ class Read:
 class ForwardPass:
     """Replaces ops while the graph of the function is copied."""
 
-    def __init__(self, wording: Wording) -> None:
-        self._wording = wording
+    def __init__(self) -> None:
         self.reads: list[Read] = []
         self._seeds = Seeds()
         self._current_values: dict[int, tf.Tensor] = {}  # By handle: the variables read and not written since.
@@ -70,7 +67,7 @@ class ForwardPass:
             return [STATELESS[op.type](op, inputs, self._seeds.draw(op))]
         if not self._depth and op.type not in control_flow.CALLS and op.type != _RULE:
             self._forget([tensor for tensor in inputs if tensor.dtype == tf.resource])
-        return copy_with_python_gradient(self._wording, copy, op, inputs)
+        return None
 
     def _read(self, op: Any, handle: tf.Tensor) -> tf.Tensor | None:
         """The value of a variable; None in a loop or branch that also writes it."""

@@ -7,8 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import slices, tapes, tf_internal
-from tf_cg_ops._src.rewrite import control_flow
-from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
+from tf_cg_ops._src.graphs import control_flow
+from tf_cg_ops._src.graphs.graph_copy import GraphCopy
 
 
 class GradientFunction:

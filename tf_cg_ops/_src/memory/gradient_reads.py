@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import calls, tf_internal
 from tf_cg_ops._src.custom_gradient import rule_op
-from tf_cg_ops._src.rewrite import control_flow
-from tf_cg_ops._src.rewrite.python_gradients import trace_gradient
+from tf_cg_ops._src.graphs import control_flow
 
 # Constants up to this size are part of what kind of op it is: gradient functions look at axes and shapes.
 _MOST_ELEMENTS = 64
@@ -28,11 +27,7 @@ class GradientReads:
         """The inputs to which an op passes its gradient, each with the inputs and outputs that its gradient reads."""
         tensors: list[Any] = [*op.inputs, *op.outputs]
         read: list[Any]  # For each input; None if it has no gradient.
-        if tf_internal.has_python_gradient(op):
-            traced = trace_gradient(op)
-            assert traced is not None
-            read = [None if g is None else [outside for _, outside in traced.captures] for g in traced.gradients]
-        elif op.type == "CustomGradientRule":  # Its rule reads what it captures, of the arguments, too.
+        if op.type == "CustomGradientRule":  # Its rule reads what it captures, of the arguments, too.
             results, _, captures = rule_op.parts_of_inputs(op)
             read = [None] * len(op.inputs)
             for position in op.get_attr("differentiated_inputs"):

@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import calls, tf_internal
+from tf_cg_ops._src.graphs import control_flow
 from tf_cg_ops._src.memory.gradient_reads import GradientReads, static_value
-from tf_cg_ops._src.rewrite import control_flow
 
 # A size that is not known counts the same everywhere.
 UNKNOWN_SIZE = 32

@@ -10,12 +10,10 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.custom_gradient.variables import handles_of
-from tf_cg_ops._src.custom_gradient.wording import Wording
+from tf_cg_ops._src.graphs import control_flow
+from tf_cg_ops._src.graphs.graph_copy import GraphCopy
 from tf_cg_ops._src.memory.forward_pass import gather, with_derivative_of
-from tf_cg_ops._src.rewrite import control_flow
-from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
-from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
-from tf_cg_ops._src.rewrite.traced_call import Outside, trace
+from tf_cg_ops._src.rewrite.traced_call import Outside, graph_to_copy
 
 # The new value of a variable, for each op that writes it.
 _WRITES: dict[str, Callable[[tf.Tensor, Sequence[tf.Tensor]], tf.Tensor]] = {
@@ -37,12 +35,9 @@ class LoopStep:
       outputs: The specs of what the step returns.
     """
 
-    def __init__(
-        self, wording: Wording, function: Callable[..., list[tf.Tensor]], specs: Sequence[tf.TensorSpec]
-    ) -> None:
-        self._wording = wording
+    def __init__(self, function: Callable[..., list[tf.Tensor]], specs: Sequence[tf.TensorSpec]) -> None:
         with tf_internal.VariableWatcher() as watcher:
-            self.graph = trace(function, specs).graph
+            self.graph = graph_to_copy(function, specs)
         self.outputs = [tf.TensorSpec(t.shape, t.dtype) for t in self.graph.outputs]
         outside = Outside.of(self.graph)
         self.inputs = [*self.graph.inputs[: len(specs)], *outside.inside]
@@ -87,7 +82,7 @@ class LoopStep:
         def replace(copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor] | None:
             handle = id(inputs[0]) if inputs else None
             if handle not in read or op.type not in _READS | _WRITES.keys():
-                return copy_with_python_gradient(self._wording, copy, op, inputs)
+                return None
             value = read[handle]
             if handle in written:
                 # As in a plain loop, the derivative goes to the variable and not to what was assigned.

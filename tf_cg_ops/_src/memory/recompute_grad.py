@@ -268,7 +268,7 @@ class Recomputation:
     def _planned(self, name: str, trace: TracedCall) -> tuple[FlatTrace, Plan, Sequence[Part], Callable[[Any], bool]]:
         """The trace that the plan cuts, the plan, its parts, and the predicate of what is kept in any case."""
         assert self.memory is not None
-        api, outside, flat = self.wording.api, trace.outside, FlatTrace(self.wording, trace)
+        api, outside, flat = self.wording.api, trace.outside, FlatTrace(trace)
         trained = {id(handle) for variable in trace.variables for handle in handles_of(variable)}
         # Which of the inputs have gradients: the arguments, captures, numbers and handles.
         sources = [*map(tf_internal.is_trainable, trace.inputs), *[True] * len(outside.captures)]

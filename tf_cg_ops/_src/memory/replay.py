@@ -12,12 +12,12 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.custom_gradient.wording import Wording
+from tf_cg_ops._src.graphs import control_flow
+from tf_cg_ops._src.graphs.graph_copy import GraphCopy
 from tf_cg_ops._src.memory import checkpoint_name
 from tf_cg_ops._src.memory.checkpoint_name import Keep
 from tf_cg_ops._src.memory.forward_pass import ForwardPass, Read, with_derivative_of
 from tf_cg_ops._src.memory.gradient_function import GradientFunction
-from tf_cg_ops._src.rewrite import control_flow
-from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
 from tf_cg_ops._src.rewrite.traced_call import spec_of
 
 # Stateful ops that are safe to run again.
@@ -43,7 +43,7 @@ class Replay:
 
         `constants` are tensors of the graph that are replaced by values.
         """
-        self._wording, self._api, self._name, self._keep = wording, wording.api, name, keep
+        self._api, self._name, self._keep = wording.api, name, keep
         self._graph, self._given, self._constants = graph, inputs, constants
         self._outputs: list[tf.Tensor] = []
         self._reads: list[Read | None] = []  # For each residual.
@@ -105,7 +105,7 @@ class Replay:
 
     def _compute(self, *values: tf.Tensor) -> list[tf.Tensor]:
         """The outputs, the residuals, and what was looked up in tables."""
-        forward_pass = ForwardPass(self._wording)
+        forward_pass = ForwardPass()
         target = tf.compat.v1.get_default_graph()
         num_operations = target.num_operations()
         # tf.vectorized_map cannot convert an op that waits for the write of a variable.

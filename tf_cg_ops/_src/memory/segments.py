@@ -16,14 +16,14 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import slices, tf_internal
-from tf_cg_ops._src.custom_gradient import backward_order
+from tf_cg_ops._src.custom_gradient import backward_order, graph_rule
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
 from tf_cg_ops._src.custom_gradient.wording import Wording
+from tf_cg_ops._src.graphs.graph_copy import GraphCopy
 from tf_cg_ops._src.memory.checkpoint_name import Keep
 from tf_cg_ops._src.memory.gradient_reads import static_value
 from tf_cg_ops._src.memory.plan import Part
 from tf_cg_ops._src.memory.replay import CONTRACTIONS, Replay
-from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
 
 # Ops that take a handle and leave the variable as it is.
 _READS = frozenset(["ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"])
@@ -139,6 +139,8 @@ class SegmentedFunction:
 
         def replace(copy: GraphCopy, op: Any, inputs: list[Any]) -> Sequence[Any] | None:
             nonlocal token
+            if graph is None:
+                return graph_rule.run_eagerly(op, inputs) if op.type == "CustomGradientRule" else None
             # The token stays out of loops and branches.
             if token is None or graph is not tf.compat.v1.get_default_graph() or not _is_joint(op):
                 return None
@@ -150,7 +152,7 @@ class SegmentedFunction:
             values, token = backward_order.through_gate(values, token)
         constants = [(tensor, tf.constant(value, tensor.dtype)) for tensor, value in segment.constants]
         pairs = [*zip(segment.inputs, values, strict=True), *constants]
-        return GraphCopy(pairs, replace, is_ordered=True, records=True).outputs_of(segment), token
+        return GraphCopy(pairs, replace, is_ordered=True, records=True, names=True).outputs_of(segment), token
 
     def _run_recomputed(self, replay: Replay, values: list[Any], token: Any) -> tuple[list[Any], Any]:
         """Runs a segment with a gradient that runs it again."""

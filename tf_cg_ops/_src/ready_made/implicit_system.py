@@ -123,7 +123,7 @@ class _Call:
             return self._packing.pack(f"{self._subject} must return", value, _ADVICE)
 
         inputs = [tensor for tensors in components for tensor in tensors]
-        equations = Equations(wording, function, self._packing.leaves(y), inputs)
+        equations = Equations(function, self._packing.leaves(y), inputs)
         return with_derivative(wording, self._name, equations, y, self._packing.leaves, self._solve_transposed)
 
     def _value(self, y: Any, args: Any, kwargs: Any) -> Any:

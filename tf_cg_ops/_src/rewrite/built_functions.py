@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import calls, tf_internal
-from tf_cg_ops._src.rewrite import python_gradients
+from tf_cg_ops._src.custom_gradient import live_rule
 
 
 class _Entry:
@@ -26,7 +26,7 @@ class _Entry:
 
 
 class NotSharedError(Exception):
-    """A gradient in the graph reads a tensor that is not an input of the graph, or a function has no graph."""
+    """A rule in the graph is not traced, so only Python knows it, or a function has no graph."""
 
 
 class Table:
@@ -83,6 +83,8 @@ def fingerprint(graph: Any, inputs: Sequence[tf.Tensor]) -> bytes:
         return [(number_of[id(tensor.op)], tensor.value_index) for tensor in tensors]
 
     for op in graph.get_operations():
+        if live_rule.is_needed(op):
+            raise NotSharedError
         waits = sorted(number_of[id(other)] for other in op.control_inputs)  # TensorFlow orders them by address.
         # Shapes depend on the values of some inputs, and on calls of set_shape.
         shapes = [output.shape for output in op.outputs]
@@ -93,9 +95,7 @@ def fingerprint(graph: Any, inputs: Sequence[tf.Tensor]) -> bytes:
         for name, attribute in sorted(op.node_def.attr.items()):
             called = [function.name for function in calls.functions_in([attribute])]
             digest.update(name.encode())
-            if name == "_gradient_op_type":  # Its value is new in each trace.
-                digest.update(_fingerprint_of_gradient(op, places))
-            elif not called:
+            if not called:
                 digest.update(attribute.SerializeToString(deterministic=True))
             for other in called:
                 digest.update(fingerprint_of_function(graph, other))
@@ -114,16 +114,3 @@ def fingerprint_of_function(graph: Any, name: str) -> bytes:
 def _behind_handle(tensor: tf.Tensor) -> Any:
     """The shape and dtype of the variable that a handle belongs to."""
     return tf_internal.shape_and_dtype(tensor) if tf_internal.supports_default_grad(tensor) else None
-
-
-def _fingerprint_of_gradient(op: Any, places: Callable[[Iterable[tf.Tensor]], list[tuple[int, int]]]) -> bytes:
-    """The fingerprint of a gradient that TensorFlow keeps in Python, as for an op of `tf.custom_gradient`."""
-    gradient = python_gradients.trace_gradient(op)
-    if gradient is None:  # The name of another gradient function says which it is.
-        return op.get_attr("_gradient_op_type")
-    inside_of = {id(outside): inside for outside, inside in op.graph.captures}
-    read = [inside_of.get(id(outside), outside) for _, outside in gradient.captures]
-    if any(isinstance(tensor, tf_internal.EagerTensor) or tensor.graph is not op.graph for tensor in read):
-        raise NotSharedError
-    inputs = [*gradient.upstream, *(inside for inside, _ in gradient.captures)]
-    return fingerprint(gradient.graph, inputs) + repr(places(read)).encode()

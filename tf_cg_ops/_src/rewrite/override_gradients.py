@@ -13,10 +13,10 @@ from tf_cg_ops._src.core.types import P, R
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.traced_rule import in_forward_mode
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
-from tf_cg_ops._src.rewrite import built_functions, control_flow, own_gradients
-from tf_cg_ops._src.rewrite.graph_copy import GraphCopy
+from tf_cg_ops._src.graphs import control_flow
+from tf_cg_ops._src.graphs.graph_copy import GraphCopy
+from tf_cg_ops._src.rewrite import built_functions, own_gradients
 from tf_cg_ops._src.rewrite.overridden_op import attach_rule
-from tf_cg_ops._src.rewrite.python_gradients import copy_with_python_gradient
 from tf_cg_ops._src.rewrite.rule_table import Rule, RuleTable
 from tf_cg_ops._src.rewrite.traced_call import ThreadSafeFunction, TracedCall, arrays_to_tensors, spec_of, trace
 
@@ -146,13 +146,13 @@ def copy_with_rules(
 ) -> list[tf.Tensor]:
     """Copies a traced graph into the default graph for these values, perhaps with rules, and returns its outputs."""
     if table is None:
-        return GraphCopy(values, _copied).outputs_of(graph)
+        return GraphCopy(values).outputs_of(graph)
     matching = table.matching()
     own = own_gradients.OwnGradients(matching, control_flow.functions_of)
 
     def replace(copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor] | None:
-        outputs = _copied(copy, op, inputs)
-        positions = own_gradients.differentiated_inputs(op, outputs)
+        outputs = copy.copy_op(op, inputs)
+        positions = own_gradients.differentiated_inputs(op)
         if positions is not None and not own.keeps(op, positions, table.inside, own_gradients.name_of(op)):
             outputs = [tf.identity(result) for result in inputs[: len(op.outputs)]]
         rule = matching.rule_for(op) if op.inputs and op.outputs else None
@@ -162,8 +162,3 @@ def copy_with_rules(
     matching.check_all_matched(place)
     own.check_rules_reach(place, graph.outputs)
     return outputs
-
-
-def _copied(copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor]:
-    outputs = copy_with_python_gradient(_WORDING, copy, op, inputs)
-    return copy.copy_op(op, inputs) if outputs is None else outputs

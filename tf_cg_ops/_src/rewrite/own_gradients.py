@@ -7,7 +7,6 @@ gradient to the results, so the gradient skips the ops that compute them.
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.core.calls import LOOPS, TYPES, num_own_inputs
 from tf_cg_ops._src.custom_gradient import rule_op
 from tf_cg_ops._src.rewrite.rule_table import Matching
@@ -16,30 +15,22 @@ from tf_cg_ops._src.rewrite.rule_table import Matching
 FunctionsOf = Callable[[Any], Sequence[Any]]
 
 
-def differentiated_inputs(op: Any, copies: Sequence[Any]) -> list[int] | None:
-    """The positions of the inputs that an op with its own gradient gives a gradient to; None for any other op.
-
-    `copies` are the outputs of its copy, a CustomGradientRule also for an op of `tf.custom_gradient`.
-    """
+def differentiated_inputs(op: Any) -> list[int] | None:
+    """The positions of the inputs that an op with its own gradient gives a gradient to; None for any other op."""
     if op.type == "CustomGradientEmbed" and not op.get_attr("fx_gx_manually_stopped"):
         return list(range(1 + len(op.inputs) // 2, len(op.inputs)))  # Its inputs are fx, then each gx, then each x.
-    is_python_gradient = tf_internal.has_python_gradient(op)
-    if op.type != "CustomGradientRule" and not is_python_gradient:
+    if op.type != "CustomGradientRule":
         return None
-    copied = copies[0].op
-    if rule_op.error(copied):  # Then only the process that made the function knows.
+    if rule_op.error(op):  # Then only the process that made the function knows.
         return list(range(len(op.inputs)))
-    first = 0 if is_python_gradient else len(op.outputs)
-    return [first + position for position in copied.get_attr("differentiated_inputs")]
+    return [len(op.outputs) + position for position in op.get_attr("differentiated_inputs")]
 
 
 def name_of(op: Any) -> str:
     """The name of the function that an op with its own gradient belongs to, or else of the op."""
     if op.type == "CustomGradientRule":
         return rule_op.function_name(op)
-    if op.type == "CustomGradientEmbed":
-        return "embed_gradient"
-    return tf_internal.name_of_python_gradient(op) or op.name
+    return "embed_gradient" if op.type == "CustomGradientEmbed" else op.name
 
 
 def contains(op: Any, positions: Sequence[int], wanted: Callable[[Any], bool], functions_of: FunctionsOf) -> bool:

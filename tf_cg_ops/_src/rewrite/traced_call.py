@@ -9,7 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, tf_internal
-from tf_cg_ops._src.rewrite.graph_copy import captures_of
+from tf_cg_ops._src.custom_gradient import foreign_rule
+from tf_cg_ops._src.graphs.graph_copy import captures_of
 
 
 def trace(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Any:
@@ -25,6 +26,19 @@ def trace(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Any:
         return tf.function(call, autograph=False).get_concrete_function(*specs)
     finally:
         held.clear()
+
+
+def graph_to_copy(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Any:
+    """Traces the function into a graph in which ops of `tf.custom_gradient` have become ops of this library."""
+    graph = trace(function, specs).graph
+    converted = foreign_rule.conversion(graph)
+    if converted is None:
+        return graph
+    try:
+        return trace(converted, specs).graph
+    finally:
+        if tf.executing_eagerly():
+            tf_internal.forget_captures(graph)
 
 
 def spec_of(tensor: Any) -> tf.TensorSpec:
@@ -106,7 +120,7 @@ class TracedCall:
             return pytree.tensors_in(self._value)
 
         with tf_internal.VariableWatcher() as watcher:
-            self.graph = trace(flat_function, specs).graph
+            self.graph = graph_to_copy(flat_function, specs)
         self.inputs = self.graph.inputs[: len(specs)]
         self.outside = Outside.of(self.graph, with_numbers=True)
         self.variables = list(watcher.watched_variables())

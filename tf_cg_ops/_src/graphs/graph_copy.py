@@ -1,18 +1,21 @@
 """Copies what computes some tensors of a traced graph into the default graph, op by op, or runs it in eager mode."""
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_cg_ops._src.core import calls, tf_internal
-from tf_cg_ops._src.custom_gradient import graph_rule, inline, live_rule
-from tf_cg_ops._src.rewrite import control_flow
+from tf_cg_ops._src.graphs import control_flow, inline
 
 # Gets an op and its copied inputs. Returns the new outputs, or None to copy the op as it is.
 Replace = Callable[["GraphCopy", Any, list[tf.Tensor]], Sequence[Any] | None]
+
+# What only Python knows about an op goes to its copies. Each gets an op, the copy of the op, and the copy of the graph.
+carriers: list[Callable[[Any, Any, "GraphCopy"], None]] = []
+
+_ORIGINAL = "_tf_cg_ops_original"
 
 # Attributes that depend on the old graph.
 _ATTRIBUTES_OF_THE_PLACE = frozenset(["_class", "_output_shapes"])
@@ -27,8 +30,8 @@ class GraphCopy:
       pure: Whether to leave out side effects, and the order of ops that have them.
       is_ordered: Whether the default graph orders ops with side effects by itself, so that the order is not copied.
       around: The copy of the graph around this one. The gradient of an op can read its tensors.
-      records: Whether tapes and accumulators see the ops, as in plain code, and the ops keep their names. In eager
-        mode tapes always see them.
+      records: Whether tapes and accumulators see the ops, as in plain code. In eager mode they always do.
+      names: Whether the ops keep their names, and the lines of the user's code that made them.
     """
 
     def __init__(
@@ -39,17 +42,17 @@ class GraphCopy:
         around: "GraphCopy | None" = None,
         is_ordered: bool = False,
         records: bool = False,
+        names: bool = False,
     ) -> None:
         # By identity. The entry holds the old tensor, so that its id stays valid.
         self._values = {id(old): (old, new) for old, new in values}
-        # The other way round.
-        self._originals = {id(new): old for old, new in self._values.values()}
         self._operations: dict[int, tuple[Any, list[Any]]] = {}
         self.replace = replace
         self.pure = pure
         self._is_ordered = pure or is_ordered
         self._around = around
         self.records = records
+        self._names = names
 
     def outputs_of(self, graph: Any) -> list[Any]:
         """Copies a whole graph and returns its outputs. Side effects are copied, too, unless the copy is pure.
@@ -72,7 +75,8 @@ class GraphCopy:
     def call(self, function: Any, inputs: Sequence[Any]) -> list[Any]:
         """Copies a function that an op of this graph calls, and returns its outputs."""
         pairs = zip(function.inputs, inputs, strict=True)
-        return GraphCopy(pairs, self.replace, self.pure, self, records=self.records).outputs_of(function)
+        copy = GraphCopy(pairs, self.replace, self.pure, self, records=self.records, names=self._names)
+        return copy.outputs_of(function)
 
     def graphs_around(self, graph: Any) -> list[Any]:
         """The graphs around this one that are also copied, from the inside to the outside."""
@@ -90,9 +94,9 @@ class GraphCopy:
     def __contains__(self, tensor: Any) -> bool:
         return id(tensor) in self._values or (self._around is not None and tensor in self._around)
 
-    def original_of(self, tensor: Any) -> Any:
-        """The tensor of the old graph that this one is a copy of, or None."""
-        return self._originals.get(id(tensor))
+    def pairs(self) -> list[tuple[Any, Any]]:
+        """Pairs of each tensor that was copied so far, also in the graphs around this one, and its copy."""
+        return [*(self._around.pairs() if self._around else ()), *self._values.values()]
 
     def tensors(self, tensors: Sequence[Any]) -> list[Any]:
         """Copies what computes these tensors."""
@@ -139,7 +143,6 @@ class GraphCopy:
         for old, new in zip(op.outputs, outputs, strict=True):
             if old not in self:
                 self._values[id(old)] = (old, new)
-                self._originals.setdefault(id(new), old)
         new_operations = {id(new.op): new.op for new in outputs if not isinstance(new, tf_internal.EagerTensor)}
         # copy_op has already noted an op without outputs.
         self._operations.setdefault(id(op), (op, list(new_operations.values())))
@@ -153,8 +156,6 @@ class GraphCopy:
         place = tf.device(op.device) if op.device else contextlib.nullcontext()
         if tf.executing_eagerly():
             with place:
-                if op.type == "CustomGradientRule":
-                    return graph_rule.run_eagerly(op, inputs)
                 return tf_internal.run_like(op, inputs)
         graph = tf.compat.v1.get_default_graph()
         attributes = {k: v for k, v in op.node_def.attr.items() if k not in _ATTRIBUTES_OF_THE_PLACE}
@@ -167,30 +168,27 @@ class GraphCopy:
                 # A rule may call functions that only the graph of its op holds.
                 inline.add_called_functions(op.graph, graph, tf_internal.function_def_of(function))
         with place:
-            new = tf_internal.create_op(graph, op.type, inputs, attributes, name=op.name if self.records else None)
+            new = tf_internal.create_op(graph, op.type, inputs, attributes, name=op.name if self._names else None)
+        if self._names:
+            setattr(new, _ORIGINAL, op)
         for old_output, new_output in zip(op.outputs, new.outputs, strict=True):
             if not new_output.shape.is_fully_defined():  # The user can have called set_shape.
                 new_output.set_shape(old_output.shape)
         if not op.outputs:
             self._operations[id(op)] = (op, [new])
-        _keep_exception(op, new)
+        for carry in carriers:
+            carry(op, new, self)
         if self.records:  # Forward mode would hash the attributes, which fails for the name of a function.
             names_function = next(calls.functions_in(attributes.values()), None) is not None
             (inline.record if names_function else tf_internal.record_copy)(new)
         return new.outputs
 
 
-def _keep_exception(op: Any, new: Any) -> None:
-    """Makes the copy of an op raise the exception that its user's gradient function raised while it was traced."""
-    rule = live_rule.of(op)
-    if rule is None or rule.exception is None:
-        return
-    exception = rule.exception
-
-    def fail(_: Any) -> Any:
-        raise exception
-
-    live_rule.keep(new, dataclasses.replace(rule, backward=fail, captured=[]))
+def traceback_of(op: Any) -> Any:
+    """The Python frames of the code that made an op, or the op that it is a copy of."""
+    while hasattr(op, _ORIGINAL):
+        op = getattr(op, _ORIGINAL)
+    return op.traceback
 
 
 def captures_of(graph: Any) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:

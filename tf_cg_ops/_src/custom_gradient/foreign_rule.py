@@ -1,0 +1,108 @@
+"""Ops of `tf.custom_gradient` become ops of this library, in each graph that this library traces to copy it.
+
+Their gradients are Python closures over the graph. Each is called once here, next to its op, so that what it reads
+becomes captures of the new op. Ops in the rule itself only become ops without a rule: theirs are traced when somebody
+differentiates the rule, so a function that its own rule calls costs one trace.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.custom_gradient import live_rule, rule_op, traced_rule
+from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
+from tf_cg_ops._src.graphs import control_flow
+from tf_cg_ops._src.graphs.graph_copy import GraphCopy
+
+API = "tf.custom_gradient"
+_WORDING = without_gradient_function(API)
+
+
+def conversion(graph: Any) -> Callable[..., list[Any]] | None:
+    """A function like a traced graph, for its placeholders, in which all ops are ours; None if they already are."""
+    if not _has_foreign_ops(graph):
+        return None
+    outside = [(inside, outside) for outside, inside in graph.captures]
+
+    def converted(*tensors: Any) -> list[Any]:
+        here = tf.compat.v1.get_default_graph()
+
+        def replace(copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> list[tf.Tensor] | None:
+            return _converted(copy, op, inputs, here) if _is_foreign(op) else None
+
+        values = [*zip(graph.inputs, tensors, strict=False), *outside]
+        return GraphCopy(values, replace, names=True).outputs_of(graph)
+
+    return converted
+
+
+def _has_foreign_ops(graph: Any) -> bool:
+    if graph is None:  # Of a function of TensorFlow 1.
+        return False
+    return any(
+        any(map(_has_foreign_ops, control_flow.functions_of(op))) if op.type in control_flow.TYPES else _is_foreign(op)
+        for op in graph.get_operations()
+    )
+
+
+def _is_foreign(op: Any) -> bool:
+    # A loaded model may not have the gradient.
+    return tf_internal.has_python_gradient(op) and tf_internal.find_gradient_function(op) is not None
+
+
+def _converted(copy: GraphCopy, op: Any, inputs: list[tf.Tensor], around: Any) -> list[tf.Tensor]:
+    """Copies an op of `tf.custom_gradient`, an identity of the results and what the user's function reads.
+
+    `around` is the graph with the copy of the whole.
+    """
+    gradient, name = tf_internal.find_gradient_function(op), tf_internal.name_of_python_gradient(op) or op.name
+
+    def backward(dys: Sequence[Any]) -> list[Any]:
+        gradients = list(gradient(op, *dys))
+        for tensor, g in zip(op.inputs, gradients, strict=True):
+            if g is not None and tensor.dtype != tf.resource and not g.shape.is_compatible_with(tensor.shape):
+                raise ValueError(
+                    f"{API}: the gradient of '{name}' must have the shape of its argument, {tensor.shape}, got "
+                    f"{g.shape}. Sum over what was broadcast, broadcast over what was summed."
+                )
+        return gradients
+
+    with op.graph.as_default():
+        rule = traced_rule.trace(_WORDING, name, list(op.outputs), list(op.inputs), backward, conversion)
+    groups = [inputs, inputs, [_copied(copy, op, tensor) for tensor in rule.captures]]
+    here = tf.compat.v1.get_default_graph()
+    new, _ = rule_op.create(here, name, groups, rule, api=API)
+    if rule.error:
+
+        def captured() -> list[tuple[Any, Any]]:
+            return [*copy.pairs(), *around.captures]
+
+        order = traced_rule.current_order()
+        live = live_rule.LiveRule(_WORDING.subject_of(name), backward, captured, order, rule.exception, is_foreign=True)
+        live_rule.keep(new, live)
+    return list(new.outputs)
+
+
+def _copied(copy: GraphCopy, op: Any, tensor: Any) -> Any:
+    """The copy of a tensor that the gradient of this op reads."""
+    if isinstance(tensor, tf_internal.EagerTensor) or tensor in copy or tensor.graph is op.graph:
+        return tensor if isinstance(tensor, tf_internal.EagerTensor) else copy.tensors([tensor])[0]
+    graph = op.graph
+    # The tensor is from outside, so look for the tensor of this graph that captures it.
+    captured = [inside for outside, inside in graph.captures if outside is tensor]
+    if captured:
+        return copy.tensors(captured)[0]
+    if any(tensor.graph is around for around in copy.graphs_around(graph)):
+        return copy.tensors([tensor])[0]
+    here = tf.compat.v1.get_default_graph()
+    while here is not None and here is not tensor.graph:
+        here = getattr(here, "outer_graph", None)
+    if here is None:
+        name = tf_internal.name_of_python_gradient(op) or op.name
+        raise ValueError(
+            f"{API}: the gradient of '{name}' must only read tensors that are saved with it, got '{tensor.name}' of "
+            "its loop or branch. Repair the model with tf_cg_ops.saved_model.adopt."
+        )
+    return tensor  # It is outside of everything that is copied.

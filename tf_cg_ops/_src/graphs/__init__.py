@@ -1,0 +1,1 @@
+"""Copies of graphs: ops one by one, loops and conditionals, and inlined functions."""
