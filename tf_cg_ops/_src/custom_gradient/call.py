@@ -134,7 +134,7 @@ def call_with_gradient(
       compute: Returns `(value, grad_fn)` for the arguments, if the function itself does not. `grad_fn` is a function or
         a `GradFn`.
       nondiff_argnames: The arguments without a gradient, for which `grad_fn` does not return an entry.
-      saved_orders: The highest order of derivative in a file; by default 2.
+      saved_orders: The highest order of derivative in a file if the rule calls decorated functions; by default 1.
     """
     is_eager = tf.executing_eagerly()
     name = text.name_of(function)

@@ -84,7 +84,7 @@ def custom_gradient(
     Args:
       f: The function or method. Leave it out to use the decorator with parentheses.
       saved_orders: The highest order of derivative that a loaded model can compute if `grad_fn` calls decorated
-        functions. By default 2.
+        functions. By default 1.
 
     Returns:
       A function with the signature of `f` that returns its `y`, in the same structure.

@@ -22,8 +22,9 @@ from tf_cg_ops._src.custom_gradient.rule_graph import RuleGraph
 from tf_cg_ops._src.custom_gradient.wording import Wording
 
 # A decorated call inside a rule has its own rule, for the next derivative. If a function calls itself in its rule,
-# tracing needs a limit to end, and each order multiplies the number of rules.
-_SAVED_ORDERS = 2
+# tracing needs a limit to end, and each order multiplies the number of rules. Most models are saved for inference or
+# for training, which needs one order.
+_SAVED_ORDERS = 1
 # Forward mode needs the rules at once: `grad_fn` cannot be called while it is transposed.
 _ORDERS_IN_FORWARD_MODE = 3
 

@@ -165,6 +165,6 @@ def with_derivative(
             return y, GradFn(grad_fn, tangents=solve_forward and tangents)
 
         with_grad_fn.__qualname__ = name
-        return call_with_gradient(with_grad_fn, [values], {}, wording=wording)
+        return call_with_gradient(with_grad_fn, [values], {}, wording=wording, saved_orders=2)
 
     return attach(equations.values)
