@@ -126,8 +126,7 @@ def in_a_function(x):
 
 @pytest.mark.parametrize(
     ("name", "saved_orders", "traces"),
-    [("sigmoid", n, 2**n - 1) for n in (1, 2, 3, 4)]
-    + [(name, None, 1) for name in ("sigmoid", "exp", "sin", "cos")],
+    [("sigmoid", n, 2**n - 1) for n in (1, 2, 3, 4)] + [(name, None, 1) for name in ("sigmoid", "exp", "sin", "cos")],
 )
 @pytest.mark.parametrize("more", [tf.identity, in_a_loop])
 def test_saved_orders_are_traced_whatever_they_cost(name, more, saved_orders, traces):

@@ -92,26 +92,31 @@ def keep(op: Any, live_rule: LiveRule) -> None:
     setattr(op, _LIVE_RULE, live_rule)
 
 
-def copy_rules(copies: list[tuple[tf.Tensor, tf.Tensor]]) -> None:
-    """Gives copied ops the live rules of the originals; `copies` are pairs of a tensor and its copy."""
+def copy_rules(copies: list[tuple[Any, Any]], around: Sequence[tuple[Any, Any]] = ()) -> None:
+    """Gives copied ops the live rules of the originals.
+
+    `copies` are pairs of a tensor and its copy, `around` those of the graphs around them.
+    """
+    known = [*around, *copies]
     for op, copy in {tensor.op: copy.op for tensor, copy in copies}.items():
-        _carry(op, copy, lambda: copies)
+        _carry(op, copy, lambda: known)
         if op.type in control_flow.LOOPS | control_flow.CONDITIONALS and op.type == copy.type:
-            pairs = zip(control_flow.functions_of(op), control_flow.functions_of(copy), strict=True)
-            for function, copied in pairs:
+            functions = zip(control_flow.functions_of(op), control_flow.functions_of(copy), strict=True)
+            for function, copied in functions:
                 by_name = {inner.name: inner for inner in copied.get_operations()}
                 found = [(inner, by_name[inner.name]) for inner in function.get_operations() if inner.name in by_name]
                 tensors = [pair for inner, new in found for pair in zip(inner.outputs, new.outputs, strict=True)]
-                copy_rules([*copies, *tensors])
+                # In an imported graph, the inputs have other names.
+                copy_rules([*zip(function.inputs, copied.inputs, strict=False), *tensors], known)
 
 
 def _carry(op: Any, copy: Any, pairs: Callable[[], Sequence[tuple[Any, Any]]]) -> None:
-    """Gives a copied op the live rule of the original, for these pairs of a tensor and its copy."""
-    live_rule = of(op)
-    if live_rule is None or copy.type != op.type:
+    """Gives a copied op the rule of the original, as Python knows it, for these pairs of a tensor and its copy."""
+    if op.type != "CustomGradientRule" or copy.type != op.type:
         return
     rule_op.set_rule_graph(copy, rule_op.rule_graph(op))
-    if not is_needed(op):
+    live_rule = of(op)
+    if live_rule is None or not rule_op.error(op):
         return
 
     def captured() -> list[tuple[Any, Any]]:

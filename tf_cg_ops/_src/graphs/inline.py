@@ -5,7 +5,7 @@ graph.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -45,13 +45,31 @@ def inline(
         record(op)
     if original is None:
         return outputs, []
-    copies = list(zip(original.inputs, arguments, strict=True))
-    by_name = {op.name: op for op in target.get_operations()[num_operations:]}
-    for op in original.get_operations():
+    copies = {id(tensor): (tensor, argument) for tensor, argument in zip(original.inputs, arguments, strict=True)}
+    _find_copies(original, scope, {op.name: op for op in target.get_operations()[num_operations:]}, copies)
+    return outputs, list(copies.values())
+
+
+def _find_copies(graph: Any, scope: str, by_name: dict[str, Any], copies: dict[int, tuple[Any, Any]]) -> None:
+    """Adds a pair of tensor and copy for each tensor of a graph that was imported, by the id of the tensor."""
+
+    def add(tensors: Iterable[Any], like: Iterable[Any]) -> None:
+        pairs = (
+            (tensor, copies[id(other)][1]) for tensor, other in zip(tensors, like, strict=False) if id(other) in copies
+        )
+        copies.update({id(tensor): (tensor, copy) for tensor, copy in pairs})
+
+    for op in graph.get_operations():
         copy = by_name.get(scope + op.name)
-        if copy is not None and len(copy.outputs) == len(op.outputs):  # A call has become a NoOp.
-            copies += zip(op.outputs, copy.outputs, strict=True)
-    return outputs, copies
+        if op.type in calls.CALLS:  # It was inlined.
+            body = tf_internal.graph_of_function(tf_internal.find_function(graph, op.get_attr("f").name))
+            if body is not None:
+                add(body.inputs, op.inputs)
+                _find_copies(body, f"{scope}{op.name}/", by_name, copies)
+                add(op.outputs, body.outputs)
+        elif copy is not None:
+            pairs = zip(op.outputs, copy.outputs, strict=True)
+            copies.update({id(tensor): (tensor, new) for tensor, new in pairs if id(tensor) not in copies})
 
 
 def record(op: tf.Operation) -> None:

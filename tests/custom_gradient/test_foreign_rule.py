@@ -1,0 +1,186 @@
+"""Functions of `tf.custom_gradient` in what this library traces: silu, tapes, recursion, random residuals."""
+
+import collections
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.modes import RUNS, first_and_second_order, orders_in_a_fresh_process
+from ..support.tensors import pairs
+
+X = np.array([0.4, -1.3, 2.1])
+DY = np.array([1.0, 10.0, -3.0])
+
+
+@tf.custom_gradient
+def with_a_tape(x):
+    def grad_fn(dy):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.tanh(x)
+        return 3.0 * tape.gradient(y, x, output_gradients=dy)
+
+    return tf.tanh(x), grad_fn
+
+
+@tf.custom_gradient
+def recursive(x):
+    return tf.exp(x), lambda dy: dy * recursive(x)
+
+
+def with_a_loop(x):
+    """The rule reads a Tensor of the function, and has another function of `tf.custom_gradient` in a loop."""
+    scale = tf.sin(x)
+
+    def step(i, dy):
+        return i + 1, scale * (dy + recursive(dy) - tf.exp(dy))
+
+    @tf.custom_gradient
+    def function(x):
+        return tf.identity(
+            x
+        ), lambda dy: 2.0 * tf.while_loop(lambda i, _: i < 2, step, (0, dy), maximum_iterations=2)[1]
+
+    return function(x)
+
+
+@tf.custom_gradient
+def masked(x):
+    mask = tf.cast(tf.random.uniform(x.shape, dtype=x.dtype) > 0.5, x.dtype) + 1.0
+    return x * mask, lambda dy: dy * mask
+
+
+def recomputed(x):
+    return tf.recompute_grad(lambda x: tf.sin(x) * x)(x)
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+# The derivatives as functions of x and of the value.
+FUNCTIONS = {
+    tf.nn.silu: lambda x, y: sigmoid(x) * (1 + x * (1 - sigmoid(x))),
+    with_a_tape: lambda x, y: 3 * (1 - np.tanh(x) ** 2),
+    recursive: lambda x, y: np.exp(x),
+    masked: lambda x, y: y / x,
+    with_a_loop: lambda x, y: 2 * np.sin(x) ** 2,
+    recomputed: lambda x, y: np.sin(x) + x * np.cos(x),
+}
+SECOND_ORDER = {
+    with_a_tape: lambda x: -6 * np.tanh(x) * (1 - np.tanh(x) ** 2),
+    recursive: np.exp,
+    with_a_loop: lambda x: 4 * np.sin(x) * np.cos(x),
+}
+
+
+def in_while_loop(f):
+    return lambda x: cg.while_loop(lambda i, x: i < 1, lambda i, x: (i + 1, f(x)), (0, x), maximum_iterations=1)[1]
+
+
+def implicit_fixed_point(f):
+    return cg.implicit_fixed_point(lambda y, x: 0.5 * y + 0.5 * f(x), f)
+
+
+# Functions of this library that trace a function, and do not change it.
+AROUND = {
+    "recompute_grad": cg.recompute_grad,
+    "keep": lambda f: cg.recompute_grad(f, keep=lambda op: True),
+    "memory": lambda f: cg.recompute_grad(f, memory="auto"),
+    "Recompute": lambda f: cg.layers.Recompute(keras.layers.Lambda(f, dtype="float64")),
+    "scan": lambda f: lambda x: cg.scan(lambda x, _: (f(x), None), x, tf.zeros([1]))[0],
+    "while_loop": in_while_loop,
+    "override_gradients": lambda f: cg.override_gradients(
+        lambda x: tf.sign(f(x)) * tf.abs(f(x)), {"Sign": cg.rules.built_in}
+    ),
+    "nested": lambda f: cg.recompute_grad(lambda x: cg.recompute_grad(f)(tf.identity(x))),
+    "implicit_root": lambda f: cg.implicit_root(lambda y, x: y - f(x), f),
+    "implicit_fixed_point": implicit_fixed_point,
+    "implicit_minimum": lambda f: cg.implicit_minimum(lambda y, x: tf.reduce_sum((y - f(x)) ** 2), f),
+    "linear.cg": lambda f: lambda x: cg.linear.cg(lambda v: 2.0 * v, 2.0 * f(x)),
+}
+CALLS_ONCE = [
+    name
+    for name in AROUND
+    if name not in ("override_gradients", "implicit_root", "implicit_fixed_point", "implicit_minimum")
+]
+
+
+def in_a_loop(f):
+    return lambda x: tf.while_loop(lambda i, _: i < 1, lambda i, x: (i + 1, f(x)), (0, x), maximum_iterations=1)[1]
+
+
+MODES = {
+    "eager": lambda f, run: run(f),
+    "function": lambda f, run: tf.function(lambda: run(f))(),
+    "around": lambda f, run: run(tf.function(f)),
+    "jit": lambda f, run: tf.function(lambda: run(f), jit_compile=True)(),
+    "loop": lambda f, run: tf.function(lambda: run(in_a_loop(f)))(),
+    "map_fn": lambda f, run: tf.function(lambda: run(lambda x: tf.map_fn(f, x[None])[0]))(),
+}
+
+
+def value_and_gradient(f):
+    x = tf.constant(X)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = f(x)
+    return y, tape.gradient(y, x, output_gradients=tf.constant(DY))
+
+
+CASES = pairs(FUNCTIONS, AROUND, quick=4)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("f", "around"), CASES)
+def test_the_gradient_is_the_one_of_the_rule(f, around, mode):
+    if f is masked and around not in CALLS_ONCE:
+        pytest.skip("It runs the function several times, each with another mask")
+    y, dx = MODES[mode](AROUND[around](f), value_and_gradient)
+    np.testing.assert_allclose(dx, DY * FUNCTIONS[f](X, y.numpy()), rtol=1e-9)
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced", "jit"])
+@pytest.mark.parametrize(
+    ("f", "around"), pairs(SECOND_ORDER, ["recompute_grad", "memory", "scan", "override_gradients", "nested"], quick=2)
+)
+def test_second_derivatives(f, around, mode):
+    x, dy = tf.constant(X), tf.constant(DY)
+    _, dx, second = RUNS[mode](lambda x, dy: first_and_second_order(AROUND[around](f), x, dy))(x, dy)
+    np.testing.assert_allclose(dx, DY * FUNCTIONS[f](X, None), rtol=1e-9)
+    np.testing.assert_allclose(second, DY**2 * SECOND_ORDER[f](X), rtol=1e-9)
+
+
+def test_a_fresh_process_has_the_gradients(tmp_path):
+    functions = {
+        f"{f.__name__}, {around}": (AROUND[around](f), ["eager"])
+        for f, around in itertools.product(SECOND_ORDER, ["recompute_grad", "memory", "scan", "override_gradients"])
+    }
+    found = orders_in_a_fresh_process(functions, X, DY, tmp_path)
+    print(found)
+
+
+def test_a_rule_that_calls_its_function_is_traced_once():
+    counts = collections.Counter()
+
+    @tf.custom_gradient
+    def function(x):
+        def grad_fn(dy):
+            counts["rule"] += 1
+            return dy * function(x)
+
+        return tf.exp(x), grad_fn
+
+    call = cg.recompute_grad(function)
+    x = tf.constant(X)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = call(x)
+    assert counts["rule"] == 1
+    np.testing.assert_allclose(tape.gradient(y, x, output_gradients=tf.constant(DY)), DY * np.exp(X))
+    assert counts["rule"] == 1
