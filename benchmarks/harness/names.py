@@ -2,7 +2,6 @@
 
 EMBED = "cg.embed_gradient"
 DECORATOR = "cg.custom_gradient"
-ONE_ORDER = "cg.custom_gradient, saved_orders=1"
 # One call of the op that `embed_gradient` calls, without its conversions and checks.
 RAW_OP = "cg raw op"
 # One call of the gradient op: the kernel.

@@ -57,9 +57,7 @@ TARGETS: dict[str, tuple[Target, ...]] = {
     ),
     "special_functions": (
         Target("nodes of TFP's special functions", "nodes*", DECORATOR, (TF,), 2.5),
-        Target("nodes of the same with one saved order", "nodes*", names.ONE_ORDER, (TF,), 2.5),
         Target("trace time of TFP's special functions", "time*", DECORATOR, (TF,), 2.5),
-        Target("trace time of the same with one saved order", "time*", names.ONE_ORDER, (TF,), 2.5),
     ),
     "eager_steps": (
         Target("eager step of recompute_grad", "*block*", names.RECOMPUTED, (names.TF_RECOMPUTED,), 1.3),

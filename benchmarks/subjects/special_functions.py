@@ -6,22 +6,22 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from ..harness.measurement import Case, Samplers, Settings
-from ..harness.names import DECORATOR, ONE_ORDER, TF
+from ..harness.names import DECORATOR, TF
 from ..harness.samplers import Number, Sampler, Timed
 from ..harness.workers import Worker
 
 _FUNCTIONS = {"betaincinv": 3, "betainc": 3, "bessel_ive": 2, "erfcx": 1, "dawsn": 1, "igammainv": 2, "lambertw": 1}
-_DECORATORS = {DECORATOR: 2, ONE_ORDER: 1, TF: 0}
+_DECORATORS = {DECORATOR: True, TF: False}
 
 
-def in_worker(saved_orders: int) -> dict[str, Sampler]:
+def in_worker(is_replaced: bool) -> dict[str, Sampler]:
     """The nodes and the time of each function's trace. TFP looks up TensorFlow's decorator at each call."""
     from tensorflow_probability import math
 
-    if saved_orders:
+    if is_replaced:
         import tf_cg_ops as cg
 
-        tf.compat.v2.custom_gradient = functools.partial(cg.custom_gradient, saved_orders=saved_orders)
+        tf.compat.v2.custom_gradient = cg.custom_gradient
     samplers: dict[str, Sampler] = {}
     for name, arguments in _FUNCTIONS.items():
         trace = functools.partial(_trace, getattr(math, name), arguments)
@@ -43,7 +43,9 @@ def _nodes(trace: Callable[[], tf.types.experimental.ConcreteFunction]) -> int:
 @functools.cache
 def _built() -> dict[str, Samplers]:
     """The samplers of a process for each decorator."""
-    return {name: Worker().build(f"{__name__}:in_worker", saved_orders=orders) for name, orders in _DECORATORS.items()}
+    return {
+        name: Worker().build(f"{__name__}:in_worker", is_replaced=replaced) for name, replaced in _DECORATORS.items()
+    }
 
 
 def _samplers(case: str) -> Samplers:
@@ -57,5 +59,5 @@ def cases(settings: Settings) -> list[Case]:
         for kind, unit, rounds in (("nodes", "", 1), ("time", "s", None)):
             case = f"{kind}, {name}"
             build = functools.partial(_samplers, case)
-            found.append(Case("special_functions", case, build, (DECORATOR, ONE_ORDER), unit, rounds=rounds))
+            found.append(Case("special_functions", case, build, (DECORATOR,), unit, rounds=rounds))
     return found
