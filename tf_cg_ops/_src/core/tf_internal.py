@@ -527,7 +527,7 @@ def lacks_gradient(op: Any) -> bool:
     return False
 
 
-# TensorFlow keeps the user's gradient function and the number of results in closures, and nowhere else.
+# TensorFlow keeps the user's gradient function in closures, and nowhere else.
 def has_python_gradient(op: Any) -> bool:
     """Whether an op of `tf.custom_gradient` has a gradient of its own, a Python function."""
     # Ops that call Python functions have this attribute, too, so that they cannot be saved.
@@ -536,22 +536,10 @@ def has_python_gradient(op: Any) -> bool:
 
 def name_of_python_gradient(op: Any) -> str:
     """The name of the function of `tf.custom_gradient` that made the op; empty in a loaded model."""
-    function = _closed_over(op, "grad_fn")
-    names = getattr(function, "__qualname__", "").split(".<locals>")
-    return names[-2].rpartition(".")[2] if len(names) > 1 else ""
-
-
-def num_results_of_python_gradient(op: Any) -> int | None:
-    """How many results the function of `tf.custom_gradient` that made the op has; None in a loaded model."""
-    return _closed_over(op, "flat_result_len")
-
-
-def _closed_over(op: Any, variable: str) -> Any:
-    """A variable of the call of `tf.custom_gradient` that made the op; None for an op that has no such call."""
     value = find_gradient_function(op)
     if getattr(value, "__module__", None) != tf.custom_gradient.__module__:
-        return None  # Such as the gradient of an op in a loaded model.
-    for name in ("tape_grad_fn", variable):
+        return ""  # Such as the gradient of an op in a loaded model.
+    for name in ("tape_grad_fn", "grad_fn"):
         names = getattr(getattr(value, "__code__", None), "co_freevars", ())
         if name not in names:
             raise RuntimeError(
@@ -559,7 +547,8 @@ def _closed_over(op: Any, variable: str) -> Any:
                 f"has renamed it. Install TensorFlow {SUPPORTED_TENSORFLOW}."
             )
         value = value.__closure__[names.index(name)].cell_contents
-    return value
+    scopes = getattr(value, "__qualname__", "").split(".<locals>")
+    return scopes[-2].rpartition(".")[2] if len(scopes) > 1 else ""
 
 
 # tf.Operation has a public method to read attributes, but not to write them.

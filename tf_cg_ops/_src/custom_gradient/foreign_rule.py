@@ -60,7 +60,8 @@ def _converted(copy: GraphCopy, op: Any, inputs: list[tf.Tensor], around: Any) -
     gradient, name = tf_internal.find_gradient_function(op), tf_internal.name_of_python_gradient(op) or op.name
 
     def backward(dys: Sequence[Any]) -> list[Any]:
-        gradients = list(gradient(op, *dys))
+        given = gradient(op, *dys)
+        gradients = [g if g is None or isinstance(g, tf.IndexedSlices) else tf.convert_to_tensor(g) for g in given]
         for tensor, g in zip(op.inputs, gradients, strict=True):
             if g is not None and tensor.dtype != tf.resource and not g.shape.is_compatible_with(tensor.shape):
                 raise ValueError(
@@ -71,9 +72,14 @@ def _converted(copy: GraphCopy, op: Any, inputs: list[tf.Tensor], around: Any) -
 
     with op.graph.as_default():
         rule = traced_rule.trace(_WORDING, name, list(op.outputs), list(op.inputs), backward, conversion)
-    groups = [inputs, inputs, [_copied(copy, op, tensor) for tensor in rule.captures]]
-    here = tf.compat.v1.get_default_graph()
-    new, _ = rule_op.create(here, name, groups, rule, api=API)
+    captures = [_copied(copy, op, tensor) for tensor in rule.captures]
+    if any(tensor is None for tensor in captures):
+        error = ValueError(
+            f"{API}: the gradient of '{name}' must only read tensors that are saved with it, got one of its loop or "
+            "branch. Repair the model with tf_cg_ops.saved_model.adopt."
+        )
+        rule, captures = traced_rule.without_rule(str(error), error), []
+    new, _ = rule_op.create(tf.compat.v1.get_default_graph(), name, [inputs, inputs, captures], rule, api=API)
     if rule.error:
 
         def captured() -> list[tuple[Any, Any]]:
@@ -86,23 +92,17 @@ def _converted(copy: GraphCopy, op: Any, inputs: list[tf.Tensor], around: Any) -
 
 
 def _copied(copy: GraphCopy, op: Any, tensor: Any) -> Any:
-    """The copy of a tensor that the gradient of this op reads."""
-    if isinstance(tensor, tf_internal.EagerTensor) or tensor in copy or tensor.graph is op.graph:
-        return tensor if isinstance(tensor, tf_internal.EagerTensor) else copy.tensors([tensor])[0]
+    """The copy of a tensor that the gradient of this op reads; of a tensor from outside, the one that captures it.
+
+    None for a tensor of another function, which the gradients of a loaded loop read.
+    """
     graph = op.graph
-    # The tensor is from outside, so look for the tensor of this graph that captures it.
-    captured = [inside for outside, inside in graph.captures if outside is tensor]
-    if captured:
-        return copy.tensors(captured)[0]
-    if any(tensor.graph is around for around in copy.graphs_around(graph)):
+    tensor = next((inside for outside, inside in graph.captures if outside is tensor), tensor)
+    if isinstance(tensor, tf_internal.EagerTensor):
+        return tensor
+    if tensor in copy or any(tensor.graph is around for around in (graph, *copy.graphs_around(graph))):
         return copy.tensors([tensor])[0]
     here = tf.compat.v1.get_default_graph()
     while here is not None and here is not tensor.graph:
         here = getattr(here, "outer_graph", None)
-    if here is None:
-        name = tf_internal.name_of_python_gradient(op) or op.name
-        raise ValueError(
-            f"{API}: the gradient of '{name}' must only read tensors that are saved with it, got '{tensor.name}' of "
-            "its loop or branch. Repair the model with tf_cg_ops.saved_model.adopt."
-        )
-    return tensor  # It is outside of everything that is copied.
+    return None if here is None else tensor  # It is outside of everything that is copied.

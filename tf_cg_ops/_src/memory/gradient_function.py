@@ -75,5 +75,8 @@ class GradientFunction:
 
 
 def _is_not_copied(op: Any) -> bool:
-    is_python = op.type in ("Identity", "IdentityN") and "_gradient_op_type" in op.node_def.attr
-    return is_python or op.type in control_flow.TYPES or tf_internal.op_def_registry.get(op.type).is_stateful
+    return (
+        tf_internal.has_python_gradient(op)
+        or op.type in control_flow.TYPES
+        or tf_internal.op_def_registry.get(op.type).is_stateful
+    )
