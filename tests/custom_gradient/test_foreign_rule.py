@@ -173,6 +173,21 @@ def test_a_fresh_process_has_the_gradients(tmp_path):
         np.testing.assert_allclose(dx, DY * FUNCTIONS[f](X, y), rtol=1e-9)
 
 
+def test_a_loaded_model_says_which_order_it_lacks(tmp_path):
+    model = tf.Module()
+    model.f = tf.function(cg.recompute_grad(recursive), input_signature=[tf.TensorSpec([3], tf.float64)])
+    tf.saved_model.save(model, tmp_path / "model")
+    (gradient, *_) = cg.saved_model.inspect(tmp_path / "model")
+    assert gradient.orders == 1
+    loaded = tf.saved_model.load(tmp_path / "model").f
+    message = (
+        r"tf.custom_gradient: the graph does not have the derivative of order 2 of 'recursive'. Compute it in the program "
+        r"that traced 'recursive', or decorate it with tf_cg_ops.custom_gradient\(saved_orders=2\)."
+    )
+    with pytest.raises(RuntimeError, match=message):
+        first_and_second_order(loaded, tf.constant(X), tf.constant(DY))
+
+
 def test_a_rule_that_calls_its_function_is_traced_once():
     counts = collections.Counter()
 

@@ -5,6 +5,7 @@ becomes captures of the new op. Ops in the rule itself only become ops without a
 differentiates the rule, so a function that its own rule calls costs one trace.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,12 +13,15 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.custom_gradient import live_rule, rule_op, traced_rule
-from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
+from tf_cg_ops._src.custom_gradient.wording import NO_RULE, without_gradient_function
 from tf_cg_ops._src.graphs import control_flow
 from tf_cg_ops._src.graphs.graph_copy import GraphCopy
 
 API = "tf.custom_gradient"
-_WORDING = without_gradient_function(API)
+_WORDING = dataclasses.replace(
+    without_gradient_function(API),
+    no_rule=f"{NO_RULE}, or decorate it with tf_cg_ops.custom_gradient(saved_orders={{order}}).",
+)
 
 
 def conversion(graph: Any) -> Callable[..., list[Any]] | None:

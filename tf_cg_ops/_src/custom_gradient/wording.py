@@ -16,7 +16,7 @@ def _not_traced(place: str) -> str:
     )
 
 
-_NO_RULE = (
+NO_RULE = (
     "the graph does not have the derivative of order {order} of '{function}'. Compute it in the program that traced "
     "'{function}'"
 )
@@ -66,7 +66,7 @@ class Wording:
         "{subject} returned a gradient of the wrong shape for {argument}; expected {expected}, got {got}. Give it the "
         "shape of the input: sum over what was broadcast, broadcast over what was summed."
     )
-    no_rule: str = f"{_NO_RULE}, or save it: {{api}}(..., saved_orders={{order}})."
+    no_rule: str = f"{NO_RULE}, or save it: {{api}}(..., saved_orders={{order}})."
     not_traced: str = _not_traced("{gradient_function}")
     # A note on exceptions that the user's gradient function raises.
     raised: str = ""
@@ -131,7 +131,7 @@ def without_gradient_function(api: str, differentiated: str = "", is_for_users_c
     return Wording(
         api,
         subject="the gradient of '{function}'",
-        no_rule=f"{_NO_RULE}.",
+        no_rule=f"{NO_RULE}.",
         not_traced=not_traced,
         is_for_users_code=is_for_users_code,
     )
