@@ -207,3 +207,13 @@ def test_a_rule_that_calls_its_function_is_traced_once():
     assert counts["rule"] == 1
     np.testing.assert_allclose(tape.gradient(y, x, output_gradients=tf.constant(DY)), DY * np.exp(X))
     assert counts["rule"] == 1
+
+
+@pytest.mark.parametrize("around", ["recompute_grad", "memory", "scan", "while_loop", "implicit_root"])
+def test_eager_calls_share_what_they_build_and_not_what_the_rule_reads(around):
+    def times(factor):
+        return tf.custom_gradient(lambda x: (tf.identity(x), lambda dy: factor * dy))
+
+    for factor in (2.0, 5.0):
+        _, dx = value_and_gradient(AROUND[around](times(tf.constant(factor, tf.float64))))
+        np.testing.assert_allclose(dx, factor * DY, rtol=1e-9)
