@@ -124,15 +124,7 @@ def _carry(op: Any, copy: Any, pairs: Callable[[], Sequence[tuple[Any, Any]]]) -
         copy_of = {id(tensor): copy for tensor, copy in copies}
         return [*copies, *((outside, copy_of.get(id(inside), inside)) for outside, inside in live_rule.captured())]
 
-    backward = live_rule.backward if live_rule.exception is None else _raising(live_rule.exception)
-    keep(copy, dataclasses.replace(live_rule, backward=backward, captured=captured))
-
-
-def _raising(exception: Exception) -> Callable[[list[Any]], Sequence[Any]]:
-    def backward(_: list[Any]) -> Sequence[Any]:
-        raise exception
-
-    return backward
+    keep(copy, dataclasses.replace(live_rule, captured=captured))
 
 
 graph_copy.carriers.append(lambda op, new, copy: _carry(op, new, copy.pairs))
