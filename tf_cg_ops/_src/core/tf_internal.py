@@ -35,8 +35,9 @@ from tensorflow.python.eager.graph_only_ops import graph_placeholder
 # Make a function from a traced graph or its definition, without the wrapper, cache and counters of tf.function.
 from tensorflow.python.eager.polymorphic_function.atomic_function import AtomicFunction, from_func_graph
 
-# The tangents of tensors in all accumulators. The public method is for one accumulator.
-from tensorflow.python.eager.forwardprop_util import pack_tangents
+# The tangents of tensors in all accumulators. The public method is for one accumulator. While one computes a tangent,
+# it does not record, nor do new tapes in it; the second name lets them go on.
+from tensorflow.python.eager.forwardprop_util import pack_tangents, push_forwardprop_state
 
 # Tells whether anything records. If not, an eager call only has to run its op.
 from tensorflow.python.eager.record import could_possibly_record
