@@ -48,7 +48,7 @@ def attach(
     if error:
         rule = traced_rule.without_rule(error)
     else:
-        rule = traced_rule.trace(wording, name, results, inputs, backward, saved_orders)
+        rule = traced_rule.trace(wording, name, results, backward, saved_orders)
         if rule.exception is not None:
             _warn_when_saved(rule.error)
     if not graph.building_function and any(isinstance(t, tf_internal.EagerTensor) for t in rule.captures):
@@ -65,10 +65,11 @@ def attach(
         # `grad_fn` can use tapes, which do not work in forward mode. They worked when the rule was traced.
         if rule.exception or tapes.new_tapes_record():
             return _call(dataclasses.replace(live, backward=for_tapes), op, dys, rule.captures, inputs)
-        return _import(op, dys, rule.captures, inputs)
+        traced, captures = live_rule.with_traced_rule(op)
+        return _import(traced, dys, captures, inputs)
 
     # If TensorFlow recorded the op, forward mode would hash its attributes, which fails for the name of a function.
-    tapes.record(op.type, outputs, inputs, on_tapes, tangents)
+    tapes.record(op.type, outputs, rule_op.parts_of_inputs(op)[1], on_tapes, tangents)
     return outputs
 
 
@@ -81,11 +82,9 @@ def gradients(op: Any, dys: Sequence[Any]) -> list[Any]:
     """The gradients of a CustomGradientRule op with respect to all its inputs."""
     results, inputs, captures = rule_op.parts_of_inputs(op)
     live = live_rule.of(op)
-    # In forward mode tapes in `grad_fn` do not work. In a dead branch of a v1 conditional the inputs of the op are dead
-    # but not the tensors that `grad_fn` captured.
+    # In forward mode, tapes in `grad_fn` work only while it is traced. In a dead branch of a v1 conditional the inputs
+    # of the op are dead but not the tensors that `grad_fn` captured.
     records = tapes.new_tapes_record()
-    if live is not None and not live.exception and rule_op.error(op) and not records:
-        raise RuntimeError(rule_op.error(op))
     if live is not None and (live.exception or (records and not tf_internal.is_in_v1_conditional(op))):
         by_input = _call(live, op, dys, captures, inputs)
     else:
@@ -188,9 +187,7 @@ def _import(
         ]
         rule_op.check_signature(op, captures)
         name, original = op.get_attr("rule").name, rule_op.rule_graph(op)
-        returned, copies = inline.inline(op.graph, name, upstream + captures, original)
-        live_rule.copy_rules(copies)
-        outputs = iter(returned)
+        outputs = iter(inline.inline(op.graph, name, upstream + captures, original))
         sliced = op.get_attr("sliced_inputs")
         for position in positions:
             if position in sliced:

@@ -5,20 +5,19 @@ graph.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_cg_ops._src.core import calls, tapes, tf_internal
+from tf_cg_ops._src.custom_gradient import live_rule
 
 
-def inline(
-    source: Any, name: str, arguments: list[tf.Tensor], original: Any = None
-) -> tuple[list[tf.Tensor], list[tuple[tf.Tensor, tf.Tensor]]]:
+def inline(source: Any, name: str, arguments: list[tf.Tensor], original: Any = None) -> list[tf.Tensor]:
     """Imports the body of a function, which `source` or a graph around it holds, into the default graph.
 
-    Returns the results, and a pair of tensor and copy for each tensor of `original`, the graph behind the function.
+    The ops get the live rules of `original`, the graph behind the function. Returns the results.
     """
     target = tf.compat.v1.get_default_graph()
     definition = _definition(source, name)
@@ -38,26 +37,44 @@ def inline(
     num_operations = len(target.get_operations())
     with tf.name_scope("custom_gradient_rule") as scope:
         outputs = tf.graph_util.import_graph_def(graph_def, input_map=input_map, return_elements=returned, name=scope)
-    for op in target.get_operations()[num_operations:]:
+    imported = target.get_operations()[num_operations:]
+    if original is not None:  # An accumulator differentiates each op as soon as it is recorded.
+        live_rule.copy_rules(list(_copies(original, scope, {op.name: op for op in imported}, arguments).values()))
+    for op in imported:
         tf_internal.cache_control_flow_graphs(op)
         if tf_internal.is_ordered(op):  # After the side effects of the rules that the arguments come from.
             tf_internal.wait_for(op, [argument.op for argument in arguments])
         record(op)
-    if original is None:
-        return outputs, []
-    copies = list(zip(original.inputs, arguments, strict=True))
-    by_name = {op.name: op for op in target.get_operations()[num_operations:]}
-    for op in original.get_operations():
-        copy = by_name.get(scope + op.name)
-        if copy is not None and len(copy.outputs) == len(op.outputs):  # A call has become a NoOp.
-            copies += zip(op.outputs, copy.outputs, strict=True)
-    return outputs, copies
+    return outputs
+
+
+def _copies(
+    graph: Any, scope: str, copy_by_name: dict[str, tf.Operation], arguments: Sequence[Any]
+) -> dict[int, tuple[tf.Tensor, tf.Tensor]]:
+    """By its id, each tensor of a graph, and of the functions that it calls, with its copy.
+
+    The value of a variable is no copy of the handle.
+    """
+    copies = {id(t): (t, copy) for t, copy in zip(graph.inputs, arguments, strict=True) if copy is not None}
+    for op in graph.get_operations():
+        copied = list(getattr(copy_by_name.get(scope + op.name), "outputs", ()))
+        is_call = op.type in calls.CALLS
+        callee = is_call and tf_internal.graph_of_function(tf_internal.find_function(graph, op.get_attr("f").name))
+        if callee:
+            given = [copies.get(id(tensor), (tensor, None))[1] for tensor in op.inputs]
+            inside = _copies(callee, f"{scope}{op.name}/", copy_by_name, given)
+            copied = [inside[id(tensor)][1] for tensor in callee.outputs if id(tensor) in inside]
+            copies |= inside
+        if len(copied) == len(op.outputs):
+            copies |= {id(tensor): (tensor, copy) for tensor, copy in zip(op.outputs, copied, strict=True)}
+    return copies
 
 
 def record(op: tf.Operation) -> None:
     """Records an imported or copied op on the tapes. TensorFlow only records ops that its Python functions create."""
     gradient_function = tf_internal.find_gradient_function(op)
-    if gradient_function is None or not op.outputs:
+    is_python = op.type in ("PyFunc", "PyFuncStateless")  # Their registered gradient only prevents saving.
+    if gradient_function is None or not op.outputs or is_python:
         return
 
     def backward(*dys: Any) -> Any:

@@ -100,7 +100,7 @@ def with_traced_rule(op: Any) -> tuple[Any, list[tf.Tensor]]:
     graph = tf_internal.FuncGraph("custom_gradient_rule")
     with graph.as_default(), traced_rule.derivative(live_rule.order):
         backward = functools.partial(live_rule.captured_gradients, op)
-        rule = traced_rule.trace(OF_THE_OP, name, results, inputs, backward, live_rule.order + 1)
+        rule = traced_rule.trace(OF_THE_OP, name, results, backward, live_rule.order + 1)
         if rule.error:
             raise rule.exception or RuntimeError(rule.error)
         return rule_op.create(graph, name, [results, inputs, rule.captures], rule)[0], rule.captures

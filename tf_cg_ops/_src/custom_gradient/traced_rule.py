@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core import tapes, tf_internal
 from tf_cg_ops._src.custom_gradient import unused_outputs, variable_reads
 from tf_cg_ops._src.custom_gradient.rule_graph import RuleGraph
 from tf_cg_ops._src.custom_gradient.wording import Wording
@@ -24,8 +24,6 @@ from tf_cg_ops._src.custom_gradient.wording import Wording
 # A decorated call inside a rule has its own rule, for the next derivative. If a function calls itself in its rule,
 # tracing needs a limit to end, and each order multiplies the number of rules.
 _SAVED_ORDERS = 2
-# Forward mode needs the rules at once: `grad_fn` cannot be called while it is transposed.
-_ORDERS_IN_FORWARD_MODE = 3
 
 _serial = itertools.count()
 
@@ -93,15 +91,13 @@ def trace(
     wording: Wording,
     name: str,
     results: list[tf.Tensor],
-    inputs: list[tf.Tensor],
     backward: Callable[[list[Any]], Sequence[Any]],
     saved_orders: int | None = None,
 ) -> TracedRule:
     """Traces the rule of the function `name`. Never fails: the error comes when you compute a gradient."""
     saved_orders = max(saved_orders or 0, _now.saved_orders)
     order = current_order() + _now.num_values + 1
-    default = _ORDERS_IN_FORWARD_MODE if in_forward_mode(inputs) else _SAVED_ORDERS
-    if order > (saved_orders or default):
+    if order > (saved_orders or _SAVED_ORDERS):
         return without_rule(wording.message(wording.no_rule, name, order=order))
     try:
         with derivative(current_order() + 1, saved_orders):
@@ -172,7 +168,7 @@ def _trace(name: str, results: list[tf.Tensor], backward: Callable[[list[Any]], 
 def _function_of(name: str, function: Callable[..., list[tf.Tensor]], specs: list[tf.TensorSpec]) -> Any:
     """Traces a function; unlike TensorFlow, it skips the control dependencies if no op is stateful."""
     graph = RuleGraph(name)
-    with graph.as_default():
+    with graph.as_default(), tapes.recording_apart() as graph.is_traced_in:
         order = tf_internal.AutomaticControlDependencies()
         order.__enter__()
         parameters = [tf_internal.graph_placeholder(spec.dtype, spec.shape, "upstream") for spec in specs]
