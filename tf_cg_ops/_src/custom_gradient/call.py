@@ -83,6 +83,8 @@ class Backward:
         if self.is_marked:
             upstream = unused_outputs.with_none(upstream)
         dys = pytree.upstream_gradients(self.outputs, self.components, upstream)
+        if not all(self.components):
+            dys = [dy for dy, output in zip(dys, self.outputs, strict=True) if output is not None]
         kwargs: dict[str, Any] = {} if self.needed is None else {"needed": self.needed}
         if self.checks.variables:
             kwargs["variables"] = self.checks.variables

@@ -308,7 +308,8 @@ class _Tangents:
             with tf.GradientTape() as tape:
                 tape.watch(sources)
                 at_zero = pytree.regroup(values, components, points[: len(tensors)])
-                tangents = self(at_zero, variables, points[len(tensors) :])
+                pairs = zip(tf.nest.flatten(self.value), self(at_zero, variables, points[len(tensors) :]), strict=True)
+                tangents = [tangent for leaf, tangent in pairs if leaf is not None]
                 targets, upstream = [], []
                 for tangent, dy in zip(tangents, dys, strict=True):
                     if tangent is not None and dy is not None:

@@ -64,8 +64,8 @@ def custom_gradient(
 
         dx = grad_fn(*dy)
 
-    with one upstream gradient in `dy` for each tensor of `y`. `grad_fn` returns one gradient for each argument, in a
-    tuple or list, flat or in the structure of the arguments:
+    with one upstream gradient in `dy` for each tensor of `y`, but none for a `None` in it. `grad_fn` returns one
+    gradient for each argument, in a tuple or list, flat or in the structure of the arguments:
 
     - Return `None` for an argument that has no gradient; `[None]` if it is the only one, because a function without a
       `return` returns `None`, which is an error. You can leave out arguments without a Tensor, such as `training=True`,
