@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.modes import RUNS, gradients
+from ..support.modes import RUNS, gradients, tape_vjp
 from ..support.tensors import pairs
 
 pytestmark = pytest.mark.core
@@ -108,6 +108,61 @@ def test_each_gradient_goes_to_its_argument(case, form):
         else:
             np.testing.assert_allclose(found, number * DY, rtol=1e-3 if case == "other dtypes" else 1e-7)
             assert found.dtype == tf.float64
+
+
+INTEGERS = {
+    "a Tensor": tf.constant([3, 4]),
+    "bools": tf.constant([True, False]),
+    "an array": np.array([3, 4], np.int32),
+    "an array of bools": np.array([True, False]),
+    "a number of NumPy": np.uint8(3),
+}
+DROPPED = {
+    "bools": lambda _: tf.zeros([2], tf.bool),
+    "int32": lambda _: tf.zeros([2], tf.int32),
+    "an array": lambda _: np.zeros([2], np.int64),
+    "a number": lambda _: 0,
+    "None": lambda _: None,
+}
+
+
+def around(run, function, argument):
+    """The gradient for a tape around the function, so that an array becomes a Tensor in a tf.function."""
+    return tape_vjp(lambda x: run(function)(x, argument), [tf.constant(X)], tf.constant(DY))[1][0]
+
+
+def with_gradient(make):
+    return cg.custom_gradient(lambda x, n: (x, lambda dy: (7.0 * dy, make(dy))))
+
+
+@pytest.mark.parametrize("mode", RUNS)
+@pytest.mark.parametrize("argument", INTEGERS)
+def test_integers_and_bools_for_integers_and_bools_are_dropped(argument, mode):
+    for function in map(with_gradient, DROPPED.values()):
+        np.testing.assert_allclose(around(RUNS[mode], function, INTEGERS[argument]), 7.0 * DY)
+        if mode == "traced":
+            with tf.autodiff.ForwardAccumulator(x := tf.constant(X), tf.constant(DY)) as accumulator:
+                y = RUNS[mode](function)(x, INTEGERS[argument])
+            np.testing.assert_allclose(accumulator.jvp(y), 7.0 * DY)
+
+
+# An argument, a gradient that does not fit it, and the error.
+MISFITS = {
+    "floats for integers": (INTEGERS["an array"], lambda dy: dy, "must return a gradient of dtype int32 for 'n', got"),
+    "a float for bools": (INTEGERS["an array of bools"], lambda dy: 0.0, "must return a gradient of dtype bool for"),
+    "integers for floats": (Y, lambda dy: tf.zeros([2], tf.int32), "must return a gradient of dtype float64 for 'n'"),
+    "complex numbers": (Y, lambda dy: tf.cast(dy, tf.complex64), "Take its real part with tf.math.real"),
+    "a shape": (Y, lambda dy: tf.zeros([7]), r"of the wrong shape for 'n'; expected \(2,\), got \(7,\)"),
+    "text": (np.array(["a", "b"]), lambda dy: dy, "must return a gradient of dtype string for 'n', got float64"),
+}
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+@pytest.mark.parametrize("case", MISFITS)
+def test_an_array_is_checked_as_the_tensor_that_it_becomes(case, mode):
+    argument, make, message = MISFITS[case]
+    with pytest.raises((TypeError, ValueError), match=message):
+        around(RUNS[mode], with_gradient(make), argument)
 
 
 def test_an_answer_beside_gradients_of_variables(gradient):

@@ -177,8 +177,7 @@ def test_a_loaded_model_says_which_order_it_lacks(tmp_path):
     model = tf.Module()
     model.f = tf.function(cg.recompute_grad(recursive), input_signature=[tf.TensorSpec([3], tf.float64)])
     tf.saved_model.save(model, tmp_path / "model")
-    (gradient, *_) = cg.saved_model.inspect(tmp_path / "model")
-    assert gradient.orders == 1
+    assert max(gradient.orders for gradient in cg.saved_model.inspect(tmp_path / "model")) == 1
     loaded = tf.saved_model.load(tmp_path / "model").f
     message = (
         r"tf.custom_gradient: the graph does not have the derivative of order 2 of 'recursive'. Compute it in the program "

@@ -113,7 +113,10 @@ def test_a_saved_rule_has_one_order_or_those_that_are_asked_for_in_a_fresh_proce
         for order in range(1, last + 1):
             np.testing.assert_allclose(found[name][str(order)], expected[order], rtol=1e-10)
         np.testing.assert_allclose(found[name]["traced"], expected[1], rtol=1e-10)
-        assert found[name][str(last + 1)] == NO_RULE.format(name=formula, order=last + 1)
+        inner = {"sin": "cos", "cos": "sin"}.get(
+            formula, formula
+        )  # The function that the rule of the last order calls.
+        assert found[name][str(last + 1)] == NO_RULE.format(name=inner, order=last + 1)
 
 
 def in_a_loop(x):

@@ -82,7 +82,40 @@ def test_what_hides_tensors_is_refused_as_a_value_and_as_an_argument(name, kind,
 def test_a_value_can_hold_constants(gradient):
     constants = [None, True, 3, 2.5, 1j, "text", b"b", np.float32(1.0), np.arange(3), tf.float32, tf.TensorShape([2])]
     function = cg.custom_gradient(lambda x: ((2.0 * x, constants), lambda dy, *others: len(others) * dy))
-    np.testing.assert_allclose(gradient(lambda x: function(x)[0], [X], DY), [len(constants) * DY])
+    np.testing.assert_allclose(gradient(lambda x: function(x)[0], [X], DY), [(len(constants) - 1) * DY])
+
+
+def with_tangent(value):
+    function = cg.custom_jvp(value)
+    function.defjvp(lambda primals, tangents: (value(*primals), (None, 7.0 * tangents[0], [None, 5.0 * tangents[0]])))
+    return function
+
+
+# A value with Nones, and the gradient 7 dy + 5 dz from one upstream gradient for each Tensor.
+WITH_NONES = {
+    "custom_gradient": lambda value: cg.custom_gradient(lambda x: (value(x), lambda dy, dz: 7.0 * dy + 5.0 * dz)),
+    "custom_vjp": lambda value: cg.custom_vjp(lambda x: (value(x), ()), lambda _, dy, dz: 7.0 * dy + 5.0 * dz),
+    "materialize_grads": lambda value: cg.custom_vjp(
+        *(lambda x: (value(x), ()), lambda _, dy, dz: 7.0 * dy + 5.0 * dz), materialize_grads=False
+    ),
+    "custom_jvp": with_tangent,
+    "recompute_grad": cg.recompute_grad,
+    "memory": lambda value: cg.recompute_grad(value, memory="auto"),
+}
+
+
+@pytest.mark.parametrize("mode", RUNS)
+@pytest.mark.parametrize("name", WITH_NONES)
+def test_a_none_in_a_value_has_no_upstream_gradient(name, mode):
+    function = WITH_NONES[name](lambda x: (None, 7.0 * x, [None, 5.0 * x]))
+
+    def tensors(x):
+        first, y, (second, z) = function(x)
+        assert first is second is None
+        return [y, z]
+
+    found = gradients(mode, tensors, [X], [DY, 2.0 * DY])
+    np.testing.assert_allclose(found, [17.0 * DY])
 
 
 class Model:

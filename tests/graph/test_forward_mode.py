@@ -151,3 +151,65 @@ def test_tangents_through_control_flow(control):
     function = tf.function(CONTROLS[control].around(EMBEDS["given"].function))
     expected = CONTROLS[control].by_hand(EMBEDS["given"], Jet(X))
     np.testing.assert_allclose(jvp(function, tf.constant(X), tf.constant(DY)), expected.first * DY, rtol=1e-12)
+
+
+# Functions whose rules call functions with rules, and their tangents at W for the tangent T
+
+W, T = np.array([0.4, 1.1, 2.0]), np.array([1.0, 10.0, -100.0])
+MATRIX = np.array([[4.0, 1.0, 0.0], [0.0, 3.0, 1.0], [1.0, 0.0, 5.0]])
+
+numpy_sine = cg.numpy_function(
+    lambda x: (np.sin(x), x),
+    tf.TensorSpec([3], tf.float64),
+    vjp=lambda x, dy: np.cos(x) * dy,
+    jvp=lambda x, t: np.cos(x) * t,
+)
+root = cg.implicit_root(
+    lambda y, x: tf.linalg.matvec(MATRIX, y) - tf.sin(x),
+    lambda x: tf.linalg.solve(MATRIX, tf.sin(x)[:, None])[:, 0],
+    linear_solve=lambda matvec, b: cg.linear.gmres(matvec, b, tol=1e-12),
+)
+masked_root = cg.override_gradients(lambda x: tf.sqrt(tf.abs(x)), {"Sqrt": cg.rules.masked})
+
+
+@cg.custom_gradient
+def masked_by_a_tape(x):
+    return masked_root(x), lambda dy: 3.0 * gradient(masked_root, x, dy)
+
+
+@cg.custom_gradient
+def sine(x):
+    return tf.sin(x), lambda dy: dy * cosine(x)
+
+
+@cg.custom_gradient
+def cosine(x):
+    return tf.cos(x), lambda dy: -dy * sine(x)
+
+
+RULES_IN_RULES = {
+    "numpy_function": (numpy_sine, np.cos(W) * T),
+    "implicit_root": (root, np.linalg.solve(MATRIX, np.cos(W) * T)),
+    "rules.masked": (masked_by_a_tape, 1.5 * T / np.sqrt(W)),
+    "third derivative": (lambda x: jvp(lambda x: jvp(sine, x, T), x, T), -np.cos(W) * T**3),
+}
+
+
+# What the accumulator watches, and where it stands. A trace captures a variable, which the accumulator watches in it, too.
+PLACES = {
+    "inside": (tf.constant, lambda function, x: tf.function(lambda: jvp(function, x, T), autograph=False)()),
+    "around": (tf.constant, lambda function, x: jvp(tf.function(function, autograph=False), x, T)),
+    "inside, of a variable": (tf.Variable, lambda function, x: tf.function(lambda: jvp(function, x, T))()),
+    "around, of a variable": (
+        tf.Variable,
+        lambda function, x: jvp(lambda _: tf.function(lambda: function(tf.convert_to_tensor(x)))(), x, T),
+    ),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", RULES_IN_RULES)
+def test_the_program_that_traced_a_function_has_all_orders_of_its_tangents(name, place):
+    function, expected = RULES_IN_RULES[name]
+    make, run = PLACES[place]
+    np.testing.assert_allclose(run(function, make(W)), expected, rtol=1e-9)

@@ -158,6 +158,7 @@ CUSTOM_GRADIENT = {
     **{name: functools.partial(lambda answer: derive(answering(answer), X, Y), of) for name, of in ANSWERS.items()},
     **{name: with_variable(answer) for name, answer in ANSWERS_WITH_VARIABLE.items()},
     "integers of float numbers": with_argument(INTEGERS, lambda dy: (dy, dy)),
+    "a shape for an array": with_argument(np.ones(3), lambda dy: (dy, dy)),
     **{f"a gradient for {name}": with_argument(value, lambda dy: (dy, dy)) for name, value in NO_TENSORS.items()},
     **{name: structured(*row) for name, row in ANSWERS_OF_STRUCTURES.items()},
     "other keys": with_argument({"a": X, "b": X}, lambda dy: (dy, {"p": dy, "q": dy})),

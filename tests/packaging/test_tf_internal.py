@@ -141,13 +141,14 @@ def two_results(x, y):
     return (x + y, x * y), grad_fn
 
 
-def test_the_name_of_a_custom_gradient_of_tensorflow_is_found():
+def test_the_name_and_the_results_of_a_custom_gradient_of_tensorflow_are_found():
     with tf.Graph().as_default():
         (op,) = {tensor.op for tensor in two_results(tf.constant(1.0), tf.constant(2.0))}
         assert tf_internal.name_of_python_gradient(op) == "two_results"
+        assert tf_internal.num_results_of_python_gradient(op) == 2
 
 
-def test_an_op_of_a_loaded_model_has_no_name(tmp_path):
+def test_an_op_of_a_loaded_model_has_no_such_variables(tmp_path):
     model = tf.Module()
     model.run = tf.function(lambda x: two_results(x, x), input_signature=[tf.TensorSpec([])])
     tf.saved_model.save(model, tmp_path, options=tf.saved_model.SaveOptions(experimental_custom_gradients=True))
@@ -157,6 +158,7 @@ def test_an_op_of_a_loaded_model_has_no_name(tmp_path):
     (op,) = [op for op in operations if tf_internal.has_python_gradient(op)]
     assert tf_internal.find_gradient_function(op) is not None
     assert tf_internal.name_of_python_gradient(op) == ""
+    assert tf_internal.num_results_of_python_gradient(op) is None
 
 
 def test_the_custom_ops_of_a_lite_model_are_those_that_are_not_built_in():

@@ -140,7 +140,7 @@ def call_saved_gradient(
     dense = [tf.convert_to_tensor(dy) for dy in dys]
     # The function takes an upstream gradient for each output of the op, even if no op reads the output.
     unused = [tf.constant(0.0) for _ in range(len(op.inputs) - len(dense))]
-    return gradient.unflatten(inline.inline(body.graph, gradient.function, [*dense, *unused, *found])[0])
+    return gradient.unflatten(inline.inline(body.graph, gradient.function, [*dense, *unused, *found]))
 
 
 def _source(reference: str, nodes: dict[str, Any]) -> str:

@@ -269,13 +269,13 @@ def _find_arguments(place: Place) -> None:
     place.needed, num_results = list(op.inputs), num_outputs
     if place.api == "embed_gradient":
         place.offset, last = 1 + op.get_attr("N"), len(op.inputs)
-    elif place.api != "tf.custom_gradient":
-        place.offset, last = num_outputs, num_outputs + len(op.get_attr("Tinputs"))
     else:
-        # The op is an identity of the results and then the arguments. The results have no gradient.
-        num_results = min(op.get_attr("differentiated_inputs"), default=num_outputs)
-        # A rule of this library has these tensors twice: as results and as arguments.
-        place.offset, last = num_outputs + num_results, 2 * num_outputs
+        place.offset, last = num_outputs, num_outputs + len(op.get_attr("Tinputs"))
+        if place.api == "tf.custom_gradient" and op.inputs[0] is op.inputs[num_outputs]:
+            # Of a loaded model: both the results and the inputs are the results and then the arguments. The results
+            # have no gradient.
+            num_results = min(op.get_attr("differentiated_inputs"), default=num_outputs)
+            place.offset += num_results
     place.inputs = place.needed[place.offset : last]
     place.positions = [i for i, t in enumerate(op.inputs[:num_results]) if has_numbers(t.dtype)]
 

@@ -1,7 +1,10 @@
 """Puts gradient functions on the tapes of GradientTape and ForwardAccumulator."""
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -57,6 +60,77 @@ def new_tapes_record() -> bool:
         return tf_internal.should_record_backprop([result])
 
 
+@contextlib.contextmanager
+def recording_apart() -> Iterator[Callable[[], bool]]:
+    """A scope in which new tapes record, even if an accumulator computes a tangent around it.
+
+    Yields a function for a function of tangents: whether the accumulator that calls it was made in this scope.
+    """
+    if not tf_internal.could_possibly_record():
+        yield lambda: True
+        return
+    source = _new_constant()
+    with tf_internal.push_forwardprop_state(), tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(source)
+
+        def is_of_scope() -> bool:  # Other accumulators are around the tape, which does not record in them.
+            result = _new_constant()
+            tf_internal.record_operation("probe", [result], [source], lambda dy: [dy])
+            return tf_internal.should_record_backprop([result])
+
+        yield is_of_scope
+
+
+class _Resumed(threading.local):
+    """For each scope of `recording_resumed` that this thread is in, a tensor that only its accumulator watches."""
+
+    def __init__(self) -> None:
+        self.marks: list[tf.Tensor] = []
+
+
+_resumed = _Resumed()
+
+
+@contextlib.contextmanager
+def recording_resumed(inputs: Sequence[tf.Tensor]) -> Iterator[bool]:
+    """A scope in a function of tangents of the inputs in which new tapes record.
+
+    The accumulator records, too, so compute with identities that were made outside of the scope, which it does not
+    watch. Yields whether this accumulator needs no tangents, because it is in such a scope already.
+    """
+    mark, tangent, turns = _new_constant(), _new_constant(), itertools.count()
+    num_outer = _watchers(inputs)
+    with tf_internal.push_forwardprop_state():
+        _watchers(inputs, mark, lambda: tangent if next(turns) == num_outer else None)
+        is_inside = any(_watchers([mark, other]) == 1 for other in _resumed.marks)
+        _resumed.marks.append(mark)
+        try:
+            yield is_inside
+        finally:
+            _resumed.marks.pop()
+
+
+def _watchers(tensors: Sequence[tf.Tensor], result: Any = None, tangent: Callable[[], Any] = lambda: None) -> int:
+    """The number of accumulators that watch one of the tensors, outside of one that computes a tangent.
+
+    From the outermost to the innermost, each gets a tangent of the result.
+    """
+    tangents, number = [], len(tensors)
+
+    def forward(*_: Any) -> list[Any]:
+        tangents.append(tangent())
+        return tangents[-1:]
+
+    result = _new_constant() if result is None else result
+    tf_internal.record_operation("probe", [result], tensors, lambda _: [None] * number, forward)
+    return len(tangents)
+
+
+def _new_constant() -> tf.Tensor:
+    with tf.init_scope():
+        return tf.constant(0.0)
+
+
 def tape_records_tangents(tensors: Sequence[tf.Tensor]) -> bool:
     """Whether a GradientTape around a ForwardAccumulator records the tangents of what is computed from the Tensors."""
     if not tf_internal.pack_tangents(tensors).tangents:
@@ -77,8 +151,7 @@ def tape_records_tangents(tensors: Sequence[tf.Tensor]) -> bool:
 @functools.cache
 def _probes() -> list[tf.Tensor]:
     """Two tensors that other tapes do not watch."""
-    with tf.init_scope():
-        return [tf.constant(0.0), tf.constant(0.0)]
+    return [_new_constant(), _new_constant()]
 
 
 _HANDLES = (tf.resource.as_datatype_enum, tf.variant.as_datatype_enum)

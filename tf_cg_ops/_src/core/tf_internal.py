@@ -35,8 +35,9 @@ from tensorflow.python.eager.graph_only_ops import graph_placeholder
 # Make a function from a traced graph or its definition, without the wrapper, cache and counters of tf.function.
 from tensorflow.python.eager.polymorphic_function.atomic_function import AtomicFunction, from_func_graph
 
-# The tangents of tensors in all accumulators. The public method is for one accumulator.
-from tensorflow.python.eager.forwardprop_util import pack_tangents
+# The tangents of tensors in all accumulators. The public method is for one accumulator. While one computes a tangent,
+# it does not record, nor do new tapes in it; the second name lets them go on.
+from tensorflow.python.eager.forwardprop_util import pack_tangents, push_forwardprop_state
 
 # Tells whether anything records. If not, an eager call only has to run its op.
 from tensorflow.python.eager.record import could_possibly_record
@@ -315,12 +316,6 @@ def capture(graph: Any, tensor: Any) -> Any:
 USED_UP_TAPE = "A non-persistent GradientTape can only be used to compute one set of gradients"
 
 
-# Tapes and accumulators find a tensor by its capture, which TensorFlow only records when it makes a placeholder.
-def record_capture(capture: Any, tensor: Any) -> None:
-    """Tells tapes and accumulators that one tensor is the capture of another."""
-    capture._record_tape(tensor)
-
-
 # tf.gradients goes from a tensor to its capture by the list of captures.
 def list_capture(graph: Any, tensor: Any, placeholder: Any) -> bool:
     """Lists a placeholder as the capture of a tensor, too; returns whether it was not listed before."""
@@ -527,7 +522,7 @@ def lacks_gradient(op: Any) -> bool:
     return False
 
 
-# TensorFlow keeps the user's gradient function in closures, and nowhere else.
+# TensorFlow keeps the user's gradient function and the number of results in closures, and nowhere else.
 def has_python_gradient(op: Any) -> bool:
     """Whether an op of `tf.custom_gradient` has a gradient of its own, a Python function."""
     # Ops that call Python functions have this attribute, too, so that they cannot be saved.
@@ -536,10 +531,22 @@ def has_python_gradient(op: Any) -> bool:
 
 def name_of_python_gradient(op: Any) -> str:
     """The name of the function of `tf.custom_gradient` that made the op; empty in a loaded model."""
+    function = _closed_over(op, "grad_fn")
+    names = getattr(function, "__qualname__", "").split(".<locals>")
+    return names[-2].rpartition(".")[2] if len(names) > 1 else ""
+
+
+def num_results_of_python_gradient(op: Any) -> int | None:
+    """How many results the function of `tf.custom_gradient` that made the op has; None in a loaded model."""
+    return _closed_over(op, "flat_result_len")
+
+
+def _closed_over(op: Any, variable: str) -> Any:
+    """A variable of the call of `tf.custom_gradient` that made the op; None for an op that has no such call."""
     value = find_gradient_function(op)
     if getattr(value, "__module__", None) != tf.custom_gradient.__module__:
-        return ""  # Such as the gradient of an op in a loaded model.
-    for name in ("tape_grad_fn", "grad_fn"):
+        return None  # Such as the gradient of an op in a loaded model.
+    for name in ("tape_grad_fn", variable):
         names = getattr(getattr(value, "__code__", None), "co_freevars", ())
         if name not in names:
             raise RuntimeError(
@@ -547,8 +554,7 @@ def name_of_python_gradient(op: Any) -> str:
                 f"has renamed it. Install TensorFlow {SUPPORTED_TENSORFLOW}."
             )
         value = value.__closure__[names.index(name)].cell_contents
-    scopes = getattr(value, "__qualname__", "").split(".<locals>")
-    return scopes[-2].rpartition(".")[2] if len(scopes) > 1 else ""
+    return value
 
 
 # tf.Operation has a public method to read attributes, but not to write them.

@@ -40,8 +40,9 @@ class GradFn:
         gradient can be used.
       on_tapes: Another function for the tapes that record the call. In a graph, only they know what they watch.
       materialize: Whether the function gets zeros instead of None for an unused output.
-      tangents: Takes a tangent (or None) for each leaf of the arguments, the variables, and their tangents; returns a
-        tangent (or None) for each leaf of the value. Without it, forward mode transposes the gradient.
+      tangents: Takes a tangent (or None) for each leaf of the arguments, the variables, their tangents, and all inputs
+        as Tensors; returns a tangent (or None) for each leaf of the value. Without it, forward mode transposes the
+        gradient.
     """
 
     function: Callable[..., Any]
@@ -82,6 +83,8 @@ class Backward:
         if self.is_marked:
             upstream = unused_outputs.with_none(upstream)
         dys = pytree.upstream_gradients(self.outputs, self.components, upstream)
+        if not all(self.components):
+            dys = [dy for dy, output in zip(dys, self.outputs, strict=True) if output is not None]
         kwargs: dict[str, Any] = {} if self.needed is None else {"needed": self.needed}
         if self.checks.variables:
             kwargs["variables"] = self.checks.variables
@@ -99,12 +102,12 @@ class Backward:
             gradients = [*self.checks.checked_gradients(answer), *by_capture]
         return [*gradients, *map(upstream.__getitem__, self.passed)] if self.passed else gradients
 
-    def tangents(self, tangents_of: Callable[..., Sequence[Any]], *flat: Any) -> list[Any]:
+    def tangents(self, tangents_of: Callable[..., Sequence[Any]], inputs: list[tf.Tensor], *flat: Any) -> list[Any]:
         """Turns tangents of all flat inputs into tangents of all components, with the `tangents` of a `GradFn`."""
         checks, first_passed = self.checks, len(flat) - len(self.passed)
         first_variable = first_passed - len(checks.variables)
         by_leaf = pytree.regroup(checks.arguments.values, checks.inputs, flat[:first_variable])
-        answer = tangents_of(by_leaf, checks.variables, list(flat[first_variable:first_passed]))
+        answer = tangents_of(by_leaf, checks.variables, list(flat[first_variable:first_passed]), inputs)
         parts = [pytree.tensors_for_gradients(tangent) for tangent in answer]
         pairs = zip(parts, self.components, strict=True)
         result = [tangent for part, tensors in pairs for tangent in part or [None] * len(tensors)]
@@ -179,7 +182,7 @@ def call_with_gradient(
         backward.needed = tuple(map(bool, inputs))
         watched = tuple(bool(tf_internal.possible_gradient_types(tensors)) for tensors in inputs)
         for_tapes = dataclasses.replace(backward, grad_fn=grad_fn.on_tapes or grad_fn.function, needed=watched)
-    tangents = grad_fn.tangents and functools.partial(backward.tangents, grad_fn.tangents)
+    tangents = grad_fn.tangents and functools.partial(backward.tangents, grad_fn.tangents, flat_inputs)
     flat_outputs = graph_rule.attach(
         wording, name, flat_outputs, flat_inputs, backward, for_tapes, tangents, saved_orders=saved_orders
     )

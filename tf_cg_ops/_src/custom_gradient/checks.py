@@ -102,6 +102,9 @@ class GradientChecks:
     def _of_argument(self, i: int, gradient: Any) -> list[Any]:
         argument, tensors, value = repr(self.arguments.names[i]), self.inputs[i], self.arguments.values[i]
         if not tensors:
+            dtype = _dtype_as_tensor(value)  # The modes agree: an array is checked as the Tensor that it becomes.
+            if dtype is not None:
+                fitted(self.wording, self.function, gradient, argument, tf.TensorShape(value.shape), dtype)
             if _kind_of(value, tensors) == answers.CONSTANT:
                 return []
             remedy = ""
@@ -158,7 +161,7 @@ class GradientChecks:
         if isinstance(gradient, tf.IndexedSlices):
             return self._check_slices(gradient, argument, target, shape)
         is_handle = target.dtype == tf.resource  # Its contents have no shape op.
-        if is_handle or (gradient.shape.is_fully_defined() and shape.is_fully_defined()):
+        if gradient is None or is_handle or (gradient.shape.is_fully_defined() and shape.is_fully_defined()):
             return gradient
         message = self.wording.wrong_shape_message(self.function, argument, "{expected}", "{got}")
         return library.custom_gradient_check_shape(gradient, tf.shape(target, out_type=tf.int64), message=message)
@@ -179,14 +182,20 @@ class GradientChecks:
 def fitted(
     wording: Wording, function: str, gradient: Any, argument: str, shape: tf.TensorShape, dtype: tf.DType
 ) -> Any:
-    """A gradient or tangent as a Tensor of this dtype; raises if it cannot be cast, or has another shape."""
+    """A gradient or tangent as a Tensor of this dtype; raises if it cannot be cast, or has another shape.
+
+    Like TensorFlow, drops an integer or bool for an integer or bool. A float there is often another input's gradient.
+    """
+    is_discrete = _is_discrete(dtype)
     if not tf.is_tensor(gradient):
-        has_own_dtype = isinstance(gradient, (np.ndarray, np.generic, bool, complex))
+        has_own_dtype = is_discrete or isinstance(gradient, (np.ndarray, np.generic, bool, complex))
         try:
             gradient = tf.convert_to_tensor(gradient, None if has_own_dtype else dtype)
         except convert.refusals(gradient):
             got = text.describe(gradient)
             raise TypeError(wording.message(wording.no_tensor, function, argument=argument, got=got)) from None
+    if is_discrete and _is_discrete(gradient.dtype):
+        return None
     if gradient.dtype.base_dtype != dtype:
         if not can_cast(gradient.dtype, dtype):
             raise wording.wrong_dtype_error(function, argument, dtype, gradient.dtype)
@@ -201,8 +210,18 @@ def can_cast(got: tf.DType, dtype: tf.DType) -> bool:
     return (got.is_floating and (dtype.is_floating or dtype.is_complex)) or (got.is_complex and dtype.is_complex)
 
 
+def _is_discrete(dtype: tf.DType) -> bool:
+    return dtype.is_integer or dtype.is_bool
+
+
+def _dtype_as_tensor(leaf: Any) -> tf.DType | None:
+    """The dtype of the Tensor that a tf.function makes of an array; None for other leaves."""
+    is_array = isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind not in "OmM"
+    return tf.as_dtype(leaf.dtype) if is_array else None
+
+
 def _kind_of(leaf: Any, tensors: list[tf.Tensor]) -> int:
-    is_constant = isinstance(leaf, (tf.Tensor, float, complex)) or convert.is_inexact_array(leaf)
+    is_constant = isinstance(leaf, (tf.Tensor, float, complex)) or _dtype_as_tensor(leaf) is not None
     return answers.TENSOR if tensors else answers.CONSTANT if is_constant else answers.NOTHING
 
 

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, misplaced_calls, pytree, slices, text, tf_internal
+from tf_cg_ops._src.core import convert, misplaced_calls, pytree, slices, tapes, text, tf_internal
 from tf_cg_ops._src.core.signature import arguments_by_name, check_argument_names, has_parameter, mismatched_signature
 from tf_cg_ops._src.core.types import P, R, Structure
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
@@ -205,7 +205,7 @@ class _Call:
         def compute(*args: Any, **kwargs: Any) -> Any:
             value = pytree.with_own_containers(function(*args, **kwargs))
             tangents = _Tangents(text.name_of(function), rule, primals, nondiff, value)
-            return value, GradFn(tangents.transpose(), tangents=tangents)
+            return value, GradFn(tangents.transpose(), tangents=tangents.for_accumulator)
 
         return call_with_gradient(
             function,
@@ -272,6 +272,26 @@ class _Tangents:
             )
         return self._checked(answer[1])
 
+    def for_accumulator(
+        self,
+        tangents: list[Any],
+        variables: Sequence[tf.Variable],
+        variable_tangents: Sequence[Any],
+        inputs: list[tf.Tensor],
+    ) -> list[Any]:
+        """The same for an accumulator, in which tapes of the rule would not record."""
+
+        def identities(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+            return [tf.identity(tensor) for tensor in tensors]
+
+        primals, nondiff = pytree.map_tensors((self.primals, self.nondiff), identities)
+        with tapes.recording_resumed(inputs) as is_inside:
+            if is_inside:
+                return [None] * len(tf.nest.flatten(self.value))
+            copy = dataclasses.replace(self, primals=primals, nondiff=nondiff)
+            result = copy(tangents, variables, variable_tangents)
+        return pytree.map_tensors(result, identities)
+
     def transpose(self) -> Callable[..., Any]:
         """Makes the `grad_fn` of the call.
 
@@ -288,7 +308,8 @@ class _Tangents:
             with tf.GradientTape() as tape:
                 tape.watch(sources)
                 at_zero = pytree.regroup(values, components, points[: len(tensors)])
-                tangents = self(at_zero, variables, points[len(tensors) :])
+                pairs = zip(tf.nest.flatten(self.value), self(at_zero, variables, points[len(tensors) :]), strict=True)
+                tangents = [tangent for leaf, tangent in pairs if leaf is not None]
                 targets, upstream = [], []
                 for tangent, dy in zip(tangents, dys, strict=True):
                     if tangent is not None and dy is not None:

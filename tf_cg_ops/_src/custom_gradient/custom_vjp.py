@@ -145,6 +145,6 @@ def custom_vjp(
 
 _ORDER = "The order of its arguments is {gradient_function}({parameters})."
 _TAKES_OTHER_UPSTREAM = (
-    "{subject} must take the residuals and {upstream} (one for each leaf of the value), got backward{signature}. Write "
-    "backward({parameters})."
+    "{subject} must take the residuals and {upstream} (one for each Tensor of the value), got "
+    "backward{signature}. Write backward({parameters})."
 )

@@ -64,15 +64,16 @@ def custom_gradient(
 
         dx = grad_fn(*dy)
 
-    with one upstream gradient in `dy` for each tensor of `y`. `grad_fn` returns one gradient for each argument, in a
-    tuple or list, flat or in the structure of the arguments:
+    with one upstream gradient in `dy` for each tensor of `y`, but none for a `None` in it. `grad_fn` returns one
+    gradient for each argument, in a tuple or list, flat or in the structure of the arguments:
 
     - Return `None` for an argument that has no gradient; `[None]` if it is the only one, because a function without a
       `return` returns `None`, which is an error. You can leave out arguments without a Tensor, such as `training=True`,
       if it stays clear which arguments your gradients belong to.
     - Return the gradients of `**kwargs` in a dict, as in `return dx, {"scale": dscale, "bias": dbias}`.
     - Arguments can be nested structures, `tf.experimental.ExtensionType`s, and values that are not tensors.
-    - A gradient of another floating-point dtype is cast to the dtype of its argument. Anything else must fit.
+    - A gradient of another floating-point dtype is cast to the dtype of its argument. An integer or bool for an integer
+      or bool argument is dropped. Anything else must fit; an array is checked like a Tensor.
 
     If `f` reads trainable variables that are not among its arguments, `grad_fn` takes a keyword argument `variables`, a
     list in the order of their creation, and returns `(gradients of the arguments, gradients of the variables)`.

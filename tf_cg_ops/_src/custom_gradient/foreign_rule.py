@@ -14,7 +14,7 @@ import tensorflow as tf
 from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.custom_gradient import live_rule, rule_op, traced_rule
 from tf_cg_ops._src.custom_gradient.wording import NO_RULE, without_gradient_function
-from tf_cg_ops._src.graphs import control_flow
+from tf_cg_ops._src.graphs import control_flow, graph_copy
 from tf_cg_ops._src.graphs.graph_copy import GraphCopy
 
 API = "tf.custom_gradient"
@@ -62,9 +62,14 @@ def _converted(copy: GraphCopy, op: Any, inputs: list[tf.Tensor], around: Any) -
     `around` is the graph with the copy of the whole.
     """
     gradient, name = tf_internal.find_gradient_function(op), tf_internal.name_of_python_gradient(op) or op.name
+    # Of a loaded model it is not known which of the inputs are results. These have no gradients.
+    known = tf_internal.num_results_of_python_gradient(op)
+    num_results, first = (len(op.inputs), 0) if known is None else (known, known)
 
     def backward(dys: Sequence[Any]) -> list[Any]:
-        given = gradient(op, *dys)
+        if unreachable:
+            raise unreachable[0]
+        given = gradient(op, *dys, *[None] * (len(op.inputs) - num_results))
         gradients = [g if g is None or isinstance(g, tf.IndexedSlices) else tf.convert_to_tensor(g) for g in given]
         for tensor, g in zip(op.inputs, gradients, strict=True):
             if g is not None and tensor.dtype != tf.resource and not g.shape.is_compatible_with(tensor.shape):
@@ -72,27 +77,32 @@ def _converted(copy: GraphCopy, op: Any, inputs: list[tf.Tensor], around: Any) -
                     f"{API}: the gradient of '{name}' must have the shape of its argument, {tensor.shape}, got "
                     f"{g.shape}. Sum over what was broadcast, broadcast over what was summed."
                 )
-        return gradients
+        return gradients[first:]
 
+    unreachable: list[ValueError] = []
     with op.graph.as_default():
-        rule = traced_rule.trace(_WORDING, name, list(op.outputs), list(op.inputs), backward, conversion)
+        rule = traced_rule.trace(_WORDING, name, list(op.outputs[:num_results]), backward, conversion)
     captures = [_copied(copy, op, tensor) for tensor in rule.captures]
     if any(tensor is None for tensor in captures):
-        error = ValueError(
-            f"{API}: the gradient of '{name}' must only read tensors that are saved with it, got one of its loop or "
-            "branch. Repair the model with tf_cg_ops.saved_model.adopt."
+        unreachable.append(
+            ValueError(
+                f"{API}: the gradient of '{name}' must only read tensors that are saved with it, got one of its loop "
+                "or branch. Repair the model with tf_cg_ops.saved_model.adopt."
+            )
         )
-        rule, captures = traced_rule.without_rule(str(error), error), []
-    new, _ = rule_op.create(tf.compat.v1.get_default_graph(), name, [inputs, inputs, captures], rule, api=API)
+        rule, captures = traced_rule.without_rule(str(unreachable[0]), unreachable[0]), []
+    groups = [inputs[:num_results], inputs[first:], captures]
+    new, _ = rule_op.create(tf.compat.v1.get_default_graph(), name, groups, rule, api=API)
+    graph_copy.note_original(new, op)
     if rule.error:
 
         def captured() -> list[tuple[Any, Any]]:
             return [*copy.pairs(), *around.captures]
 
         order = traced_rule.current_order()
-        live = live_rule.LiveRule(_WORDING.subject_of(name), backward, captured, order, rule.exception, is_foreign=True)
-        live_rule.keep(new, live)
-    return list(new.outputs)
+        subject = _WORDING.subject_of(name)
+        live_rule.keep(new, live_rule.LiveRule(subject, backward, captured, order, rule.exception, is_foreign=True))
+    return [*new.outputs, *inputs[num_results:]]
 
 
 def _copied(copy: GraphCopy, op: Any, tensor: Any) -> Any:

@@ -50,7 +50,7 @@ def attach(
     if error:
         rule = traced_rule.without_rule(error)
     else:
-        rule = _traced(wording, name, results, inputs, backward, saved_orders)
+        rule = traced_rule.trace(wording, name, results, backward, foreign_rule.conversion, saved_orders)
         if rule.exception is not None:
             _warn_when_saved(rule.error)
     if not graph.building_function and any(isinstance(t, tf_internal.EagerTensor) for t in rule.captures):
@@ -68,22 +68,12 @@ def attach(
         # `grad_fn` can use tapes, which do not work in forward mode. They worked when the rule was traced.
         if rule.exception or tapes.new_tapes_record():
             return _call(dataclasses.replace(live, backward=for_tapes), op, dys, rule.captures, inputs)
-        return _import(op, dys, rule.captures, inputs)
+        traced, captures = with_traced_rule(op)
+        return _import(traced, dys, captures, inputs)
 
     # If TensorFlow recorded the op, forward mode would hash its attributes, which fails for the name of a function.
-    tapes.record(op.type, outputs, inputs, on_tapes, tangents)
+    tapes.record(op.type, outputs, rule_op.parts_of_inputs(op)[1], on_tapes, tangents)
     return outputs
-
-
-def _traced(
-    wording: Wording,
-    name: str,
-    results: list[tf.Tensor],
-    inputs: list[tf.Tensor],
-    backward: Callable[[list[Any]], Sequence[Any]],
-    saved_orders: int | None,
-) -> traced_rule.TracedRule:
-    return traced_rule.trace(wording, name, results, inputs, backward, foreign_rule.conversion, saved_orders)
 
 
 def _mark(api: str) -> str:
@@ -95,16 +85,14 @@ def gradients(op: Any, dys: Sequence[Any]) -> list[Any]:
     """The gradients of a CustomGradientRule op with respect to all its inputs."""
     results, inputs, captures = rule_op.parts_of_inputs(op)
     live = live_rule.of(op)
-    # In forward mode tapes in `grad_fn` do not work. In a dead branch of a v1 conditional the inputs of the op are dead
-    # but not the tensors that `grad_fn` captured.
+    # In forward mode, tapes in `grad_fn` work only while it is traced. In a dead branch of a v1 conditional the inputs
+    # of the op are dead but not the tensors that `grad_fn` captured.
     records = tapes.new_tapes_record()
-    if live is not None and not live.exception and rule_op.error(op) and not records:
-        raise RuntimeError(rule_op.error(op))
     is_called = records and not tf_internal.is_in_v1_conditional(op) and not (live and live.is_foreign)
     if live is not None and (live.exception or is_called):
         by_input = _call(live, op, dys, captures, inputs)
     else:
-        traced, traced_captures = _with_traced_rule(op)
+        traced, traced_captures = with_traced_rule(op)
         by_input = _import(traced, dys, traced_captures, inputs)
     return [None] * len(results) + by_input + [None] * len(captures)
 
@@ -122,7 +110,7 @@ def vectorize(
 
     def backward(dys: Sequence[Any]) -> Sequence[Any]:
         rule_op.check_positions(op)
-        traced, captured = _with_traced_rule(op)
+        traced, captured = with_traced_rule(op)
         if traced is op:
             captures = list(zip(values, is_stacked, strict=True))[num_results + num_inputs :]
         else:
@@ -203,9 +191,7 @@ def _import(
         ]
         rule_op.check_signature(op, captures)
         name, original = op.get_attr("rule").name, rule_op.rule_graph(op)
-        returned, copies = inline.inline(op.graph, name, upstream + captures, original)
-        live_rule.copy_rules(copies)
-        outputs = iter(returned)
+        outputs = iter(inline.inline(op.graph, name, upstream + captures, original, live_rule.copy_rules))
         sliced = op.get_attr("sliced_inputs")
         for position in positions:
             if position in sliced:
@@ -219,7 +205,7 @@ def _import(
     return result
 
 
-def _with_traced_rule(op: Any) -> tuple[Any, list[tf.Tensor]]:
+def with_traced_rule(op: Any) -> tuple[Any, list[tf.Tensor]]:
     """The op if it has a traced rule, or a new op in its own graph for which the rule is traced now; and the captures.
 
     If the rule cannot be traced in this process, this raises the error of the op.
@@ -235,7 +221,8 @@ def _with_traced_rule(op: Any) -> tuple[Any, list[tf.Tensor]]:
     graph = tf_internal.FuncGraph("custom_gradient_rule")
     with graph.as_default(), traced_rule.derivative(live.order):
         backward = functools.partial(live.captured_gradients, op)
-        rule = _traced(live_rule.OF_THE_OP, name, results, inputs, backward, live.order + 1)
+        trace = functools.partial(traced_rule.trace, live_rule.OF_THE_OP, name, results, backward)
+        rule = trace(foreign_rule.conversion, live.order + 1)
         if rule.error:
             raise rule.exception or RuntimeError(rule.error)
         return rule_op.create(graph, name, [results, inputs, rule.captures], rule)[0], rule.captures

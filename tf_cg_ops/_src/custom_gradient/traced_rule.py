@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core import tapes, tf_internal
 from tf_cg_ops._src.custom_gradient import unused_outputs, variable_reads
 from tf_cg_ops._src.custom_gradient.rule_graph import RuleGraph
 from tf_cg_ops._src.custom_gradient.wording import Wording
@@ -25,8 +25,6 @@ from tf_cg_ops._src.custom_gradient.wording import Wording
 # tracing needs a limit to end, and each order multiplies the number of rules. Most models are saved for inference or
 # for training, which needs one order.
 _SAVED_ORDERS = 1
-# Forward mode needs the rules at once: `grad_fn` cannot be called while it is transposed.
-_ORDERS_IN_FORWARD_MODE = 3
 
 _serial = itertools.count()
 
@@ -96,7 +94,6 @@ def trace(
     wording: Wording,
     name: str,
     results: list[tf.Tensor],
-    inputs: list[tf.Tensor],
     backward: Callable[[list[Any]], Sequence[Any]],
     conversion: Conversion,
     saved_orders: int | None = None,
@@ -107,8 +104,7 @@ def trace(
     """
     saved_orders = max(saved_orders or 0, _now.saved_orders)
     order = current_order() + _now.num_values + 1
-    default = _ORDERS_IN_FORWARD_MODE if in_forward_mode(inputs) else _SAVED_ORDERS
-    if order > (saved_orders or default):
+    if order > (saved_orders or _SAVED_ORDERS):
         return without_rule(wording.message(wording.no_rule, name, order=order))
     try:
         with derivative(current_order() + 1, saved_orders):
@@ -189,7 +185,7 @@ def _function_of(name: str, graph: Any) -> Any:
 def _graph_of(name: str, function: Callable[..., list[tf.Tensor]], specs: list[tf.TensorSpec]) -> Any:
     """Traces a function; unlike TensorFlow, it skips the control dependencies if no op is stateful."""
     graph = RuleGraph(name)
-    with graph.as_default():
+    with graph.as_default(), tapes.recording_apart() as graph.is_traced_in:
         order = tf_internal.AutomaticControlDependencies()
         order.__enter__()
         parameters = [tf_internal.graph_placeholder(spec.dtype, spec.shape, "upstream") for spec in specs]

@@ -46,8 +46,8 @@ class Wording:
         "variables)."
     )
     takes_other_upstream: str = (
-        "{subject} must take {upstream} (one for each leaf of the value), got {gradient_function}{signature}. Write "
-        "{gradient_function}({parameters})."
+        "{subject} must take {upstream} (one for each Tensor of the value), got "
+        "{gradient_function}{signature}. Write {gradient_function}({parameters})."
     )
     wrong_number: str = "{subject} returned {gradients}; expected {expected} (one per input: {names}). {how_to_count}"
     wrong_structure: str = (

@@ -170,7 +170,7 @@ class GraphCopy:
         with place:
             new = tf_internal.create_op(graph, op.type, inputs, attributes, name=op.name if self._names else None)
         if self._names:
-            setattr(new, _ORIGINAL, op)
+            note_original(new, op)
         for old_output, new_output in zip(op.outputs, new.outputs, strict=True):
             if not new_output.shape.is_fully_defined():  # The user can have called set_shape.
                 new_output.set_shape(old_output.shape)
@@ -182,6 +182,11 @@ class GraphCopy:
             names_function = next(calls.functions_in(attributes.values()), None) is not None
             (inline.record if names_function else tf_internal.record_copy)(new)
         return new.outputs
+
+
+def note_original(copy: Any, op: Any) -> None:
+    """Notes which op a copy is of."""
+    setattr(copy, _ORIGINAL, op)
 
 
 def traceback_of(op: Any) -> Any:

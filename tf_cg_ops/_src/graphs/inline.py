@@ -5,7 +5,7 @@ graph.
 """
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -14,11 +14,15 @@ from tf_cg_ops._src.core import calls, tapes, tf_internal
 
 
 def inline(
-    source: Any, name: str, arguments: list[tf.Tensor], original: Any = None
-) -> tuple[list[tf.Tensor], list[tuple[tf.Tensor, tf.Tensor]]]:
+    source: Any,
+    name: str,
+    arguments: list[tf.Tensor],
+    original: Any = None,
+    carry: Callable[[list[tuple[Any, Any]]], None] | None = None,
+) -> list[tf.Tensor]:
     """Imports the body of a function, which `source` or a graph around it holds, into the default graph.
 
-    Returns the results, and a pair of tensor and copy for each tensor of `original`, the graph behind the function.
+    `carry` gets pairs of a tensor of `original`, the graph behind the function, and its copy. Returns the results.
     """
     target = tf.compat.v1.get_default_graph()
     definition = _definition(source, name)
@@ -38,44 +42,45 @@ def inline(
     num_operations = len(target.get_operations())
     with tf.name_scope("custom_gradient_rule") as scope:
         outputs = tf.graph_util.import_graph_def(graph_def, input_map=input_map, return_elements=returned, name=scope)
-    for op in target.get_operations()[num_operations:]:
+    imported = target.get_operations()[num_operations:]
+    for op in imported:
         tf_internal.cache_control_flow_graphs(op)
+    if carry and original is not None:  # An accumulator differentiates each op as soon as it is recorded.
+        carry(list(_copies(original, scope, {op.name: op for op in imported}, arguments).values()))
+    for op in imported:
         if tf_internal.is_ordered(op):  # After the side effects of the rules that the arguments come from.
             tf_internal.wait_for(op, [argument.op for argument in arguments])
         record(op)
-    if original is None:
-        return outputs, []
-    copies = {id(tensor): (tensor, argument) for tensor, argument in zip(original.inputs, arguments, strict=True)}
-    _find_copies(original, scope, {op.name: op for op in target.get_operations()[num_operations:]}, copies)
-    return outputs, list(copies.values())
+    return outputs
 
 
-def _find_copies(graph: Any, scope: str, by_name: dict[str, Any], copies: dict[int, tuple[Any, Any]]) -> None:
-    """Adds a pair of tensor and copy for each tensor of a graph that was imported, by the id of the tensor."""
+def _copies(
+    graph: Any, scope: str, copy_by_name: dict[str, tf.Operation], arguments: Sequence[Any]
+) -> dict[int, tuple[tf.Tensor, tf.Tensor]]:
+    """By its id, each tensor of a graph, and of the functions that it calls, with its copy.
 
-    def add(tensors: Iterable[Any], like: Iterable[Any]) -> None:
-        pairs = (
-            (tensor, copies[id(other)][1]) for tensor, other in zip(tensors, like, strict=False) if id(other) in copies
-        )
-        copies.update({id(tensor): (tensor, copy) for tensor, copy in pairs})
-
+    The value of a variable is no copy of the handle.
+    """
+    copies = {id(t): (t, copy) for t, copy in zip(graph.inputs, arguments, strict=True) if copy is not None}
     for op in graph.get_operations():
-        copy = by_name.get(scope + op.name)
-        if op.type in calls.CALLS:  # It was inlined.
-            body = tf_internal.graph_of_function(tf_internal.find_function(graph, op.get_attr("f").name))
-            if body is not None:
-                add(body.inputs, op.inputs)
-                _find_copies(body, f"{scope}{op.name}/", by_name, copies)
-                add(op.outputs, body.outputs)
-        elif copy is not None:
-            pairs = zip(op.outputs, copy.outputs, strict=True)
-            copies.update({id(tensor): (tensor, new) for tensor, new in pairs if id(tensor) not in copies})
+        copied = list(getattr(copy_by_name.get(scope + op.name), "outputs", ()))
+        is_call = op.type in calls.CALLS
+        callee = is_call and tf_internal.graph_of_function(tf_internal.find_function(graph, op.get_attr("f").name))
+        if callee:
+            given = [copies.get(id(tensor), (tensor, None))[1] for tensor in op.inputs]
+            inside = _copies(callee, f"{scope}{op.name}/", copy_by_name, given)
+            copied = [inside[id(tensor)][1] for tensor in callee.outputs if id(tensor) in inside]
+            copies |= inside
+        if len(copied) == len(op.outputs):
+            copies |= {id(tensor): (tensor, copy) for tensor, copy in zip(op.outputs, copied, strict=True)}
+    return copies
 
 
 def record(op: tf.Operation) -> None:
     """Records an imported or copied op on the tapes. TensorFlow only records ops that its Python functions create."""
     gradient_function = tf_internal.find_gradient_function(op)
-    if gradient_function is None or not op.outputs:
+    is_python = op.type in ("PyFunc", "PyFuncStateless")  # Their registered gradient only prevents saving.
+    if gradient_function is None or not op.outputs or is_python:
         return
 
     def backward(*dys: Any) -> Any:

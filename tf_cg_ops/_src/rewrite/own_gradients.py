@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tf_cg_ops._src.core.calls import LOOPS, TYPES, num_own_inputs
-from tf_cg_ops._src.custom_gradient import rule_op
+from tf_cg_ops._src.custom_gradient import graph_rule, live_rule, rule_op
 from tf_cg_ops._src.rewrite.rule_table import Matching
 
 # Gives the functions that a call, loop or conditional runs, as graphs with `inputs` and `outputs`.
@@ -21,6 +21,10 @@ def differentiated_inputs(op: Any) -> list[int] | None:
         return list(range(1 + len(op.inputs) // 2, len(op.inputs)))  # Its inputs are fx, then each gx, then each x.
     if op.type != "CustomGradientRule":
         return None
+    live = live_rule.of(op)
+    if rule_op.error(op) and live is not None and live.exception is None:
+        with op.graph.as_default():
+            op, _ = graph_rule.with_traced_rule(op)
     if rule_op.error(op):  # Then only the process that made the function knows.
         return list(range(len(op.inputs)))
     return [len(op.outputs) + position for position in op.get_attr("differentiated_inputs")]
