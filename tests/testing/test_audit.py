@@ -422,9 +422,11 @@ def test_the_verdict(mode, name):
     case = NAMED[name]
     if mode in NOT_THERE.get(case.function.__name__, ()):
         pytest.skip("Python code cannot be recomputed or saved")
-    row = rows_in(mode)[name]
-    assert row.verdict == case.verdict, row
-    assert re.search(case.detail, row.detail), row
+    row, verdict, detail = rows_in(mode)[name], case.verdict, case.detail
+    if mode == "saved" and case.function is same_twice:  # Its value calls another function with a gradient.
+        verdict, detail = "not checked", "does not have the derivative of order 2"
+    assert row.verdict == verdict, row
+    assert re.search(detail, row.detail), row
 
 
 def decorated(function, k=1.0, decorator=cg.custom_gradient):

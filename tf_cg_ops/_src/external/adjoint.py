@@ -43,7 +43,7 @@ def call_with_gradient(call: Call, tensors: Sequence[tf.Tensor]) -> list[tf.Tens
         tapes.record(call.arguments.name, outputs, x, lambda *dys: for_tapes(dys), tangents)
         return outputs
     everything = functools.partial(backward, needed=(True,) * len(x))
-    return attach(_WORDING, call.arguments.name, outputs, x, everything, for_tapes, tangents)
+    return attach(_WORDING, call.arguments.name, outputs, x, everything, for_tapes, tangents, saved_orders=2)
 
 
 def _to_array(tensor: tf.Tensor) -> np.ndarray:
@@ -168,7 +168,7 @@ class _Derivative:
             specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in x]
             return [*_call_python(call, refuse, dense, specs, stateless=True), *by_vectors]
 
-        return attach(_WORDING, call.arguments.name, computed, [*x, *vectors], backward)
+        return attach(_WORDING, call.arguments.name, computed, [*x, *vectors], backward, saved_orders=2)
 
     def _run(
         self, needed: Sequence[bool] | None, tensors: list[tf.Tensor], specs: list[tf.TensorSpec]
