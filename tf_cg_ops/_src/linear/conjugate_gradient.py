@@ -28,8 +28,6 @@ def cg(
 ) -> Structure:
     """Solves `A(x) = b` by conjugate gradients, for a symmetric or Hermitian positive definite `A`.
 
-    Use it if the matrix is too large to store, or exists only as a function.
-
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
     >>> matrix = tf.constant([[4.0, 1.0], [1.0, 3.0]])
@@ -37,28 +35,21 @@ def cg(
     >>> [round(float(value), 4) for value in x]
     [0.0909, 0.6364]
 
-    The solver stops when
+    Use it if the matrix is too large to store, or exists only as a function; for any other `A`, use
+    `tf_cg_ops.linear.gmres`. It stops when `norm(b - A(x)) <= max(tol * norm(b), atol)`. If it doesn't get there, you
+    get an error and not a wrong `x`; under XLA, `x` and its gradients are nan. The gradient is
 
-        norm(b - A(x)) <= max(tol * norm(b), atol)
+        db = u    where    A^H(u) = dy
 
-    If it doesn't get there, you get an error and not a wrong `x`. XLA drops checks, so there `x` and its gradients are
-    nan.
-
-    The gradient is the gradient of the exact solution: for `b`, it is the `u` with `A^H(u) = dy`. The same method
-    solves this system, with the transpose of `A`. `b` and the Tensors and variables that `A` reads get gradients, for
-    the values that they had in the call; `x0` and `M` get none. In a graph, `A` and `M` must use TensorFlow operations;
-    under a tape, eager mode traces `A`, too. Derivatives of every order work, in a loaded SavedModel two.
-
-    For any other `A`, use `tf_cg_ops.linear.gmres`. The guide "Solvers and black boxes" shows both as `linear_solve` of
-    `tf_cg_ops.implicit_root`, and has their costs and limits.
+    What `A` reads gets gradients, too; `x0` and `M` get none. The guide "Solvers and black boxes" has the derivatives,
+    costs and limits, and shows `cg` as `linear_solve` of `tf_cg_ops.implicit_root`.
 
     Args:
       A: A linear function that takes and returns the structure, shapes and dtype of `b`.
       b: The right-hand side: a Tensor, or a structure of Tensors, of one floating-point or complex dtype.
       x0: Where to start, in the structure of `b`; zeros by default.
-      tol: How small the norm of the residual must become, relative to the norm of `b`. In 16 bits at least 0.004
-        (float16) or 0.03 (bfloat16).
-      atol: An absolute tolerance for the norm of the residual, whatever the norm of `b` is.
+      tol: A tolerance relative to the norm of `b`. In 16 bits at least 0.004 (float16) or 0.03 (bfloat16).
+      atol: An absolute tolerance, whatever the norm of `b` is.
       maxiter: The largest number of iterations; by default 10 times the number of unknowns.
       M: A preconditioner: a positive definite linear function like `A` that approximates its inverse.
 

@@ -31,8 +31,6 @@ def gmres(
 ) -> Structure:
     """Solves `A(x) = b` by GMRES, for any invertible `A`.
 
-    Use it if the matrix is too large to store, or exists only as a function.
-
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
     >>> matrix = tf.constant([[0.0, 2.0], [-1.0, 3.0]])
@@ -40,47 +38,23 @@ def gmres(
     >>> [round(float(value), 4) for value in x]
     [-2.0, 1.0]
 
-    The solver stops when
+    It works like `tf_cg_ops.linear.cg`, with the same shapes, dtypes, tolerances and gradients. (For a symmetric
+    positive definite `A`, `linear.cg` needs less memory.) Only these arguments differ:
 
-        norm(b - A(x)) <= max(tol * norm(b), atol)
-
-    If it doesn't get there, you get an error and not a wrong `x`. XLA drops checks, so there `x` and its gradients are
-    nan.
-
-    The gradient is the gradient of the exact solution: for `b`, it is the `u` with `A^H(u) = dy`. The same method
-    solves this system, with the transposes of `A` and `M`, so both need a derivative. `b` and the Tensors and variables
-    that `A` reads get gradients, for the values that they had in the call; `x0` and `M` get none. In a graph, `A` and
-    `M` must use TensorFlow operations; under a tape, eager mode traces `A`, too. Derivatives of every order work, in a
-    loaded SavedModel two.
-
-    For a symmetric positive definite `A`, `tf_cg_ops.linear.cg` needs less memory. The guide "Solvers and black boxes"
-    shows both as `linear_solve` of `tf_cg_ops.implicit_root`, and has their costs and limits.
-
-    Args:
-      A: A linear function that takes and returns the structure, shapes and dtype of `b`.
-      b: The right-hand side: a Tensor, or a structure of Tensors, of one floating-point or complex dtype.
-      x0: Where to start, in the structure of `b`; zeros by default.
-      tol: How small the norm of the residual must become, relative to the norm of `b`. In 16 bits at least 0.004
-        (float16) or 0.03 (bfloat16).
-      atol: An absolute tolerance for the norm of the residual, whatever the norm of `b` is.
-      restart: The number of directions in a cycle, at most the number of unknowns. A cycle keeps `restart + 1` vectors.
-      maxiter: The largest number of cycles; by default 10 times the number of unknowns. The solver also stops after a
-        cycle that makes the residual no smaller.
-      M: A preconditioner: a linear function like `A` that approximates its inverse.
-
-    Returns:
-      The solution, in the structure of `b`.
+    - `restart` is the number of directions in a cycle, at most the number of unknowns. A cycle keeps `restart + 1`
+      vectors.
+    - `maxiter` is the largest number of cycles, by default 10 times the number of unknowns. The solver also stops after
+      a cycle that makes the residual no smaller.
+    - `M` is any linear function like `A` that approximates its inverse. The gradient solves `A^H(u) = dy` with the
+      transposes of `A` and `M`, so both need a derivative.
 
     Raises:
-      TypeError: An argument has the wrong type; `b`, `x0` and the results of `A` and `M` do not have one floating-point
-        or complex dtype.
-      ValueError: An option is out of range; `x0` or a result of `A` or `M` has another structure or shape; `A` or `M`
-        has no derivative.
+      TypeError: As `tf_cg_ops.linear.cg`.
+      ValueError: As `tf_cg_ops.linear.cg`, or `A` or `M` has no derivative.
       tf.errors.InvalidArgumentError: The solver does not converge, or `x` overflows.
 
     Differs from `jax.scipy.sparse.linalg.gmres` and `scipy.sparse.linalg.gmres`, which have the same arguments: they
-    leave it to you to check the result, and `tol` here is about the residual itself, because the preconditioner is on
-    the right.
+    leave it to you to check the result. Here `M` is on the right, so `tol` is about the residual itself.
 
     Source: Saad and Schultz, "GMRES: A Generalized Minimal Residual Algorithm for Solving Nonsymmetric Linear Systems",
     1986.

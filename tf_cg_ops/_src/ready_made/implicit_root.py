@@ -46,54 +46,43 @@ def implicit_root(
 ) -> Callable[..., Structure]:
     """Differentiates the result `y` of a solver for `residual(y, *args) = 0`, without differentiating the solver.
 
-    Use it if a layer or a loss calls a solver, and you can write down what the solution satisfies.
-
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
-    >>> def kepler(anomaly, mean, eccentricity):
-    ...     return anomaly - eccentricity * tf.sin(anomaly) - mean
-    >>> @cg.implicit_root(kepler)
+    >>> @cg.implicit_root(lambda y, mean, eccentricity: y - eccentricity * tf.sin(y) - mean)
     ... def solve_kepler(mean, eccentricity):
-    ...     anomaly = mean
+    ...     y = mean
     ...     for _ in range(100):
-    ...         anomaly = mean + eccentricity * tf.sin(anomaly)
-    ...     return anomaly
+    ...         y = mean + eccentricity * tf.sin(y)
+    ...     return y
     >>> mean = tf.constant([0.5, 1.0, 2.0], tf.float64)
     >>> with tf.GradientTape() as tape:
     ...     tape.watch(mean)
     ...     y = solve_kepler(mean, tf.constant(0.3, tf.float64))
     >>> dx = tape.gradient(y, mean, output_gradients=tf.constant([1.0, 10.0, 100.0], tf.float64))
-    >>> expected = [1.0, 10.0, 100.0] / (1 - 0.3 * tf.cos(y))
-    >>> bool(tf.reduce_all(tf.abs(dx - expected) < 1e-12))
+    >>> bool(tf.reduce_all(tf.abs(dx - [1.0, 10.0, 100.0] / (1 - 0.3 * tf.cos(y))) < 1e-12))
     True
 
-    `solve(*args)` can find `y` by any method: a `tf.while_loop`, Newton's method, SciPy in a `tf.numpy_function`. It
-    runs once, in the forward pass. The derivative equals the derivative of one Newton step at `y`. With the
-    Jacobians `dr/dy` and `dr/dx` of the residual, the gradient with respect to `x`, for an upstream gradient `dy`, is
+    Use it if a layer or a loss calls a solver, and you can write down what the solution satisfies. `solve(*args)` can
+    find `y` by any method, also SciPy in a `tf.numpy_function`. It runs once, in the forward pass. With the Jacobians
+    `dr/dy` and `dr/dx` of the residual at `y`, and an upstream gradient `dy`, the gradient is
 
         dx = -(dr/dx)^H u    where    (dr/dy)^H u = dy
 
-    The Tensors that the residual gets as arguments or closes over have gradients, and so do the variables that it
-    reads, for the values that they had in the call. Derivatives of every order work, in a loaded model the first two.
-
-    The gradient is only as accurate as `y`, so it checks that `y` is a solution: see `check_solution`. For a fixed
-    point or a minimum, use `tf_cg_ops.implicit_fixed_point` or `tf_cg_ops.implicit_minimum`. The guide "Solvers and
-    black boxes" has examples of every option, the costs and the limits.
+    The guide "Solvers and black boxes" derives it, and has examples of every option, the costs and the limits. For a
+    fixed point or a minimum, use `tf_cg_ops.implicit_fixed_point` or `tf_cg_ops.implicit_minimum`.
 
     Args:
-      residual: `residual(y, *args)` is zero at the root. It takes `y`, a Tensor or a structure of Tensors, and returns
-        the same structure, shapes and dtype. It is traced in each call, so it must use TensorFlow operations. For an
-        argument that is a Variable it gets the value.
+      residual: `residual(y, *args)` is zero at the root. It takes `y`, a Tensor or a structure of Tensors of one
+        floating-point or complex dtype, and returns the same structure, shapes and dtype, computed with TensorFlow
+        operations. For an argument that is a Variable it gets the value.
       solve: The solver. It can read variables, and keep state in them. Without it you get a decorator for a solver.
-      batched: Whether the leading dimension of `y` is a batch of independent systems: the residual of one example
-        depends on that example's `y` only. The Jacobians `dr/dy` are then `[B, n, n]`.
-      linear_solve: A function `linear_solve(vjp, dy)` that returns the `u` with `vjp(u) = dy`, in the structure and
-        shapes of `y`. `vjp(u)` is `(dr/dy)^H u`. Use it for systems that are too big for their Jacobian, for example
-        `tf_cg_ops.linear.gmres`. By default the Jacobian is computed and solved with `tf.linalg.solve`.
-      has_aux: Whether `solve` returns a pair `(y, aux)`. `aux`, for example the number of steps, is passed through and
-        has no gradient.
-      check_solution: Whether a gradient checks that `y` is a solution: a step of Newton's method must not change it by
-        more than a tenth of its size. XLA drops the check.
+      batched: Whether the leading dimension of `y` is a batch of independent systems, with Jacobians `[B, n, n]`.
+      linear_solve: `linear_solve(vjp, dy)` returns the `u` with `vjp(u) = dy`, in the structure and shapes of `y`,
+        where `vjp(u)` is `(dr/dy)^H u`. By default the Jacobian is computed and solved with `tf.linalg.solve`; if it is
+        too big, pass for example `tf_cg_ops.linear.gmres`.
+      has_aux: Whether `solve` returns a pair `(y, aux)`. `aux` is passed through and has no gradient.
+      check_solution: Whether a gradient checks that a step of Newton's method changes `y` by no more than a tenth of
+        its size. XLA drops the check.
 
     Returns:
       A function with the signature of `solve` that returns its `y`, or `(y, aux)`.
@@ -133,50 +122,32 @@ def implicit_fixed_point(
 ) -> Callable[..., Structure]:
     """Differentiates the fixed point `y = f(y, *args)` that a solver returns, without differentiating the solver.
 
-    Use it for deep equilibrium models, and for any other solver that repeats `y = f(y, *args)`.
-
+    >>> import numpy as np
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
-    >>> def babylonian(y, x):
-    ...     return (y + x / y) / 2
-    >>> @cg.implicit_fixed_point(babylonian)
+    >>> @cg.implicit_fixed_point(lambda y, x: (y + x / y) / 2)
     ... def square_root(x):
-    ...     y = tf.ones_like(x)
-    ...     for _ in range(10):
-    ...         y = babylonian(y, x)
-    ...     return y
+    ...     return tf.numpy_function(np.sqrt, [x], x.dtype)
     >>> x = tf.constant([4.0, 9.0])
     >>> with tf.GradientTape() as tape:
     ...     tape.watch(x)
     ...     y = square_root(x)
-    >>> y.numpy().tolist(), tape.gradient(y, x, output_gradients=tf.constant([1.0, 12.0])).numpy().round(6).tolist()
-    ([2.0, 3.0], [0.25, 2.0])
+    >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 12.0])).numpy().round(6).tolist()
+    [0.25, 2.0]
 
-    With the Jacobians `df/dy` and `df/dx` of the function at `y`, the gradient with respect to an argument `x`, for an
-    upstream gradient `dy`, is
+    Use it for deep equilibrium models, and for any other solver that repeats `y = f(y, *args)`. With the Jacobians
+    `df/dy` and `df/dx` of the function at `y`, and an upstream gradient `dy`, the gradient is
 
         dx = (df/dx)^H u    where    u = dy + (df/dy)^H u
 
-    In a deep equilibrium model `y` is the state of the layer. Everything else works as in `tf_cg_ops.implicit_root`,
-    with `f(y, *args) - y` as its residual. `f` need not read all unknowns: one that it never reads has no derivative.
-
-    Args:
-      f: `f(y, *args)` returns the structure, shapes and dtype of `y`, computed with TensorFlow operations.
-      solve: The solver. Without it you get a decorator for a solver.
-      batched: Whether the leading dimension of `y` is a batch of independent systems.
-      linear_solve: `linear_solve(vjp, dy)` returns the `u` with `vjp(u) = dy`, as for `tf_cg_ops.implicit_root`; here
-        `vjp(u)` is `(df/dy)^H u - u`.
-      has_aux: Whether `solve` returns a pair `(y, aux)`.
-      check_solution: Whether a gradient checks that `y` is a fixed point, as for `tf_cg_ops.implicit_root`.
-
-    Returns:
-      A function with the signature of `solve` that returns its `y`, or `(y, aux)`.
+    `f` returns the structure, shapes and dtype of `y`, computed with TensorFlow operations. It need not read every
+    unknown. Everything else is as in `tf_cg_ops.implicit_root`, with `f(y, *args) - y` as the residual,
+    so `linear_solve` gets a `vjp(u)` that is `(df/dy)^H u - u`.
 
     Raises:
-      TypeError: As `tf_cg_ops.implicit_root`, with `f` instead of `residual`.
-      ValueError: Likewise.
-      RuntimeError: Likewise.
-      tf.errors.InvalidArgumentError: Likewise.
+      TypeError, ValueError, RuntimeError, tf.errors.InvalidArgumentError: As `tf_cg_ops.implicit_root`, for `f`.
+
+    Differs from JAXopt's `custom_fixed_point`: the solver does not take an initial guess.
 
     Source: Bai, Kolter and Koltun, "Deep equilibrium models" (2019), arXiv:1909.01377, theorem 1.
     """
@@ -205,53 +176,35 @@ def implicit_minimum(
 ) -> Callable[..., Structure]:
     """Differentiates the minimum of `objective(y, *args)` that a solver returns, without differentiating the solver.
 
-    Use it to differentiate what an optimizer finds, for example with respect to the strength of a regularizer.
-
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
-    >>> def ridge(w, a, b, strength):
-    ...     error = tf.linalg.matvec(a, w) - b
-    ...     return tf.reduce_sum(error**2) / 2 + strength * tf.reduce_sum(w**2) / 2
-    >>> @cg.implicit_minimum(ridge)
-    ... def fit(a, b, strength):
-    ...     matrix = tf.linalg.matmul(a, a, transpose_a=True) + strength * tf.eye(2, dtype=a.dtype)
-    ...     return tf.linalg.solve(matrix, tf.linalg.matvec(a, b, transpose_a=True)[:, None])[:, 0]
-    >>> strength = tf.constant(1.0, tf.float64)
+    >>> def ridge(w, b, strength):
+    ...     return tf.reduce_sum((w - b) ** 2 + strength * w**2) / 2
+    >>> fit = cg.implicit_minimum(ridge, lambda b, strength: b / (1.0 + strength))
+    >>> strength = tf.constant(1.0)
     >>> with tf.GradientTape() as tape:
     ...     tape.watch(strength)
-    ...     w = fit(tf.constant([[1.0, 0.0], [0.0, 2.0]], tf.float64), tf.constant([2.0, 5.0], tf.float64), strength)
-    >>> dx = tape.gradient(w, strength, output_gradients=tf.constant([1.0, 10.0], tf.float64))
-    >>> w.numpy().round(6).tolist(), round(float(dx), 6)
-    ([1.0, 2.0], -4.5)
+    ...     w = fit(tf.constant([2.0, 5.0]), strength)
+    >>> round(float(tape.gradient(w, strength, output_gradients=tf.constant([1.0, 10.0]))), 4)
+    -13.0
 
-    `y` can also be another stationary point. With the Hessian `H = d2f/dy2` of the objective and its mixed derivative
-    `d2f/dydx` at `y`, the gradient with respect to an argument `x`, for an upstream gradient `dy`, is
+    Use it to differentiate what an optimizer finds, for example with respect to the strength of a regularizer. `y` can
+    also be another stationary point. With the Hessian `H = d2f/dy2` of the objective and its mixed derivative
+    `d2f/dydx` at `y`, and an upstream gradient `dy`, the gradient is
 
         dx = -(d2f/dydx)^T u    where    H u = dy
 
-    Everything else works as in `tf_cg_ops.implicit_root`, with the gradient of the objective as its residual. `H` is
-    symmetric, so `tf_cg_ops.linear.cg` is a good `linear_solve` for a minimum. For a minimum with constraints, give the
-    Karush-Kuhn-Tucker conditions to `tf_cg_ops.implicit_root`.
-
-    Args:
-      objective: `objective(y, *args)` returns a real scalar, or with `batched` one for each example, computed with
-        TensorFlow operations. `y` must be real, too.
-      solve: The solver. Without it you get a decorator for a solver.
-      batched: Whether the leading dimension of `y` is a batch of independent minima.
-      linear_solve: `linear_solve(vjp, dy)` returns the `u` with `vjp(u) = dy`, as for `tf_cg_ops.implicit_root`; here
-        `vjp(u)` is `H u`.
-      has_aux: Whether `solve` returns a pair `(y, aux)`.
-      check_solution: Whether a gradient checks that `y` is a minimum, as for `tf_cg_ops.implicit_root`.
-
-    Returns:
-      A function with the signature of `solve` that returns its `y`, or `(y, aux)`.
+    The objective returns a real scalar, or with `batched` one for each example, computed with TensorFlow operations,
+    and `y` must be real, too. Everything else is as in `tf_cg_ops.implicit_root`, with the gradient of the objective as
+    the residual, so `linear_solve` gets a `vjp(u)` that is `H u`. `H` is symmetric, so `tf_cg_ops.linear.cg` is a good
+    one for a minimum. With constraints, give the Karush-Kuhn-Tucker conditions to `tf_cg_ops.implicit_root`.
 
     Raises:
-      TypeError: As `tf_cg_ops.implicit_root`. At the call, also: the objective or `y` is not real.
-      ValueError: As `tf_cg_ops.implicit_root`. At the call, also: the objective is not a scalar, or with `batched` not
-        a vector.
-      RuntimeError: As `tf_cg_ops.implicit_root`.
-      tf.errors.InvalidArgumentError: Likewise.
+      TypeError: As `tf_cg_ops.implicit_root`. In the call, also: the objective or `y` is not real.
+      ValueError: Likewise. In the call, also: the objective is not a scalar, or with `batched` not a vector.
+      RuntimeError, tf.errors.InvalidArgumentError: As `tf_cg_ops.implicit_root`.
+
+    Differs from JAXopt's `custom_root(jax.grad(objective))`: the solver does not take an initial guess.
     """
     options = Options(batched=batched, linear_solve=linear_solve, has_aux=has_aux, check_solution=check_solution)
     return _decorated(Problem("implicit_minimum", "objective", objective, options), "objective", solve)
