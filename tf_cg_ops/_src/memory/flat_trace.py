@@ -72,7 +72,7 @@ class FlatTrace:
             for i, (tensor, shape) in enumerate(zip(inside, shapes, strict=True)):
                 if not tensor.shape.is_fully_defined() and tensor.dtype != tf.resource:
                     inside[i] = tf_internal.graph_placeholder(tensor.dtype, shape)
-            copy = GraphCopy(zip(self.inside, inside, strict=True), self._replace, records=True)
+            copy = GraphCopy(zip(self.inside, inside, strict=True), self._replace, names=True)
             graph.outputs = copy.outputs_of(self.graph)
         tf_internal.forget_captures(graph)
         return graph, inside, copy

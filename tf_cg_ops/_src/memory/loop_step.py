@@ -98,7 +98,7 @@ class LoopStep:
                 return [gather(op, value, inputs[1])]
             return [value] if op.outputs else []
 
-        copy = GraphCopy(zip(self.inputs, [*inputs, *captured, *handles], strict=True), replace)
+        copy = GraphCopy(zip(self.inputs, [*inputs, *captured, *handles], strict=True), replace, names=True)
         outputs = copy.outputs_of(self.graph)
         return outputs, [written[id(handles[variable.position])] for variable in self._written]
 

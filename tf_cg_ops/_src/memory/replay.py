@@ -111,7 +111,9 @@ class Replay:
         # tf.vectorized_map cannot convert an op that waits for the write of a variable.
         is_ordered = tf_internal.orders_side_effects(target)
         known = [(tensor, tf.constant(value, tensor.dtype)) for tensor, value in self._constants]
-        copy = GraphCopy([*zip(self._given, values, strict=True), *known], forward_pass, is_ordered=is_ordered)
+        copy = GraphCopy(
+            [*zip(self._given, values, strict=True), *known], forward_pass, is_ordered=is_ordered, names=True
+        )
         self._outputs = [tf.identity(output) for output in copy.outputs_of(self._graph)]
         self._inputs = list(values)
         self._residuals, self._kept = self._find_residuals(self._keep, target.get_operations()[num_operations:])

@@ -150,7 +150,7 @@ class SegmentedFunction:
             values, token = backward_order.through_gate(values, token)
         constants = [(tensor, tf.constant(value, tensor.dtype)) for tensor, value in segment.constants]
         pairs = [*zip(segment.inputs, values, strict=True), *constants]
-        return GraphCopy(pairs, replace, is_ordered=True, records=True).outputs_of(segment), token
+        return GraphCopy(pairs, replace, is_ordered=True, records=True, names=True).outputs_of(segment), token
 
     def _run_recomputed(self, replay: Replay, values: list[Any], token: Any) -> tuple[list[Any], Any]:
         """Runs a segment with a gradient that runs it again."""

@@ -27,8 +27,8 @@ class GraphCopy:
       pure: Whether to leave out side effects, and the order of ops that have them.
       is_ordered: Whether the default graph orders ops with side effects by itself, so that the order is not copied.
       around: The copy of the graph around this one. The gradient of an op can read its tensors.
-      records: Whether tapes and accumulators see the ops, as in plain code, and the ops keep their names. In eager
-        mode tapes always see them.
+      records: Whether tapes and accumulators see the ops, as in plain code. In eager mode they always do.
+      names: Whether the ops keep their names.
     """
 
     def __init__(
@@ -39,6 +39,7 @@ class GraphCopy:
         around: "GraphCopy | None" = None,
         is_ordered: bool = False,
         records: bool = False,
+        names: bool = False,
     ) -> None:
         # By identity. The entry holds the old tensor, so that its id stays valid.
         self._values = {id(old): (old, new) for old, new in values}
@@ -50,6 +51,7 @@ class GraphCopy:
         self._is_ordered = pure or is_ordered
         self._around = around
         self.records = records
+        self._names = names
 
     def outputs_of(self, graph: Any) -> list[Any]:
         """Copies a whole graph and returns its outputs. Side effects are copied, too, unless the copy is pure.
@@ -72,7 +74,8 @@ class GraphCopy:
     def call(self, function: Any, inputs: Sequence[Any]) -> list[Any]:
         """Copies a function that an op of this graph calls, and returns its outputs."""
         pairs = zip(function.inputs, inputs, strict=True)
-        return GraphCopy(pairs, self.replace, self.pure, self, records=self.records).outputs_of(function)
+        copy = GraphCopy(pairs, self.replace, self.pure, self, records=self.records, names=self._names)
+        return copy.outputs_of(function)
 
     def graphs_around(self, graph: Any) -> list[Any]:
         """The graphs around this one that are also copied, from the inside to the outside."""
@@ -167,7 +170,7 @@ class GraphCopy:
                 # A rule may call functions that only the graph of its op holds.
                 inline.add_called_functions(op.graph, graph, tf_internal.function_def_of(function))
         with place:
-            new = tf_internal.create_op(graph, op.type, inputs, attributes, name=op.name if self.records else None)
+            new = tf_internal.create_op(graph, op.type, inputs, attributes, name=op.name if self._names else None)
         for old_output, new_output in zip(op.outputs, new.outputs, strict=True):
             if not new_output.shape.is_fully_defined():  # The user can have called set_shape.
                 new_output.set_shape(old_output.shape)
