@@ -53,7 +53,7 @@ def with_lite_ops(function: Any, variables: Sequence[tf.Variable], *, flex: bool
 
     def call(**tensors: tf.Tensor) -> Any:
         values = [*(tensors[spec.name] for spec in specs), *function.captured_inputs]
-        copy = GraphCopy(zip(function.inputs, values, strict=True), replace, is_ordered=True)
+        copy = GraphCopy(zip(function.inputs, values, strict=True), replace, is_ordered=True, names=True)
         outputs = [tf.identity(output) for output in copy.outputs_of(function.graph)]
         return tf.nest.pack_sequence_as(function.structured_outputs, outputs)
 
