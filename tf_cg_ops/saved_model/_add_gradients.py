@@ -202,7 +202,7 @@ def add_gradients(
     if flex and not lite:
         raise ValueError(f"{_API}: flex is an option of lite=True, got lite=False.")
     table = None if rules is None else RuleTable(_API, rules, inside=False, unmatched="error")
-    gradients = _Gradients(signature, of, wrt, loss, update, table)
+    gradients = _Gradients(signature, of, wrt, loss, update, table, lite)
     tensors: dict[str, tuple[dict[str, str], dict[str, str]]] = {}  # Of inputs and outputs, by signature.
     adopted: list[AdoptedGradient] = []
 
@@ -320,6 +320,7 @@ class _Gradients:
     loss: str | None
     update: float | None
     rules: RuleTable | None
+    names: bool  # Whether messages need the names of the model's ops, which make the file a tenth larger.
     inputs: dict[str, _Described] = field(default_factory=dict)
     outputs: dict[str, _Described] = field(default_factory=dict)
     weights: dict[str, _Described] = field(default_factory=dict)  # The updated variables.
@@ -348,7 +349,7 @@ class _Gradients:
             values = [*(inputs[key] for key in specs), *call.captured_inputs]
             pairs = zip(call.graph.inputs, values, strict=True)
             # Copied without the calls in it, so that only what these gradients need is computed, and saved.
-            copied = copy_with_rules(_API, self.rules, f"'{path}'", call.graph, pairs)
+            copied = copy_with_rules(_API, self.rules, f"'{path}'", call.graph, pairs, names=self.names)
             outputs = dict(zip(results, copied, strict=True))
             ys = [outputs[key] for key in self.of]
             dys = [_of_the_shape(key, inputs[key], of, outputs[of]) for key, of in zip(upstream, self.of, strict=True)]

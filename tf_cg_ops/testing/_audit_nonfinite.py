@@ -158,7 +158,7 @@ class Search:
             return copy.call(function, arguments)
 
         tf_internal.cache_control_flow_graphs(op)  # A later search has the same tensors.
-        copied = control_flow.inline if op.type in calls.CALLS else control_flow.copy
+        copied = control_flow.copy_body if op.type in calls.CALLS else control_flow.copy
         return copied(op, inputs, call)
 
     def _note_value(self, op: Any, positions: Sequence[int], *arrays: np.ndarray) -> list[np.ndarray]:

@@ -215,7 +215,7 @@ class Recording:
     def replace(self, copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[Any] | None:
         """Records an op with a gradient of its own, and copies others as they are; for `trace_gradient`."""
         if op.type in calls.CALLS:  # XLA cannot compile what records.
-            return control_flow.inline(op, inputs, copy.call)
+            return control_flow.copy_body(op, inputs, copy.call)
         if not is_place(op):
             return None
         place = Place(op, None, api_of(op))

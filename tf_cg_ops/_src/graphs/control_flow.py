@@ -72,11 +72,11 @@ def copy(
         def compiled(*tensors: Any) -> list[Any]:
             given = iter(tensors)
             with tf_internal.stop_recording():  # TensorFlow differentiates the call.
-                return inline(op, [t if t.dtype == tf.resource else next(given) for t in inputs], call)
+                return copy_body(op, [t if t.dtype == tf.resource else next(given) for t in inputs], call)
 
         return tf.function(compiled, autograph=False, jit_compile=True)(*tensors)
     if op.type in CALLS:
-        return inline(op, inputs, call)
+        return copy_body(op, inputs, call)
     if op.type in LOOPS:
         return _copy_loop(op, inputs, call, iteration_scope)
 
@@ -90,8 +90,8 @@ def copy(
     return tf.cond(_truth(inputs[0], op.inputs[0]), *branches)[1:]
 
 
-def inline(op: Any, inputs: Sequence[Any], call: Call) -> list[Any]:
-    """The outputs of a call: those of a copy of its function in the default graph, also if the call is compiled."""
+def copy_body(op: Any, inputs: Sequence[Any], call: Call) -> list[Any]:
+    """Copies the function that an op calls into the default graph, and returns the outputs of the call."""
     (body,) = functions_of(op)
     # If TensorFlow has differentiated the function, it has added outputs to its graph.
     return call(body, inputs)[: len(op.outputs)]

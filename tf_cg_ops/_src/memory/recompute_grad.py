@@ -30,7 +30,7 @@ from tf_cg_ops._src.rewrite.built_functions import find_or_build
 from tf_cg_ops._src.rewrite.traced_call import TracedCall, arrays_to_tensors
 
 _WORDING = without_gradient_function("recompute_grad")
-# There is no warning for functions that take fewer bytes: little could be saved.
+# A plan that saves next to nothing is only worth a warning if the function takes this many bytes.
 _WORTH_SAVING = 2**20
 
 R_co = TypeVar("R_co", covariant=True)

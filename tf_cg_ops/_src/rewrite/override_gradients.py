@@ -142,11 +142,20 @@ def _with_rules(
 
 
 def copy_with_rules(
-    api: str, table: RuleTable | None, place: str, graph: Any, values: Iterable[tuple[Any, Any]], orders: int = 2
+    api: str,
+    table: RuleTable | None,
+    place: str,
+    graph: Any,
+    values: Iterable[tuple[Any, Any]],
+    orders: int = 2,
+    names: bool = True,
 ) -> list[tf.Tensor]:
-    """Copies a traced graph into the default graph for these values, perhaps with rules, and returns its outputs."""
+    """Copies a traced graph into the default graph for these values, perhaps with rules, and returns its outputs.
+
+    `names` says whether the ops keep their names.
+    """
     if table is None:
-        return GraphCopy(values).outputs_of(graph)
+        return GraphCopy(values, names=names).outputs_of(graph)
     matching = table.matching()
     own = own_gradients.OwnGradients(matching, control_flow.functions_of)
 
@@ -158,7 +167,7 @@ def copy_with_rules(
         rule = matching.rule_for(op) if op.inputs and op.outputs else None
         return outputs if rule is None else attach_rule(api, rule, op, inputs, outputs, orders=orders)
 
-    outputs = GraphCopy(values, replace).outputs_of(graph)
+    outputs = GraphCopy(values, replace, names=names).outputs_of(graph)
     matching.check_all_matched(place)
     own.check_rules_reach(place, graph.outputs)
     return outputs
