@@ -37,7 +37,7 @@ def with_keywords(x):
     return scaled(power=2, x=x, factor=tf.constant(5.0, tf.float64))
 
 
-@cg.custom_gradient
+@cg.custom_gradient(saved_orders=2)  # The rule calls a decorated function.
 def outer(x):
     """Its gradient function calls a decorated function, which gives the second order."""
 

@@ -316,6 +316,12 @@ def capture(graph: Any, tensor: Any) -> Any:
 USED_UP_TAPE = "A non-persistent GradientTape can only be used to compute one set of gradients"
 
 
+# Tapes and accumulators find a tensor by its capture, which TensorFlow only records when it makes a placeholder.
+def record_capture(capture: Any, tensor: Any) -> None:
+    """Tells tapes and accumulators that one tensor is the capture of another."""
+    capture._record_tape(tensor)
+
+
 # tf.gradients goes from a tensor to its capture by the list of captures.
 def list_capture(graph: Any, tensor: Any, placeholder: Any) -> bool:
     """Lists a placeholder as the capture of a tensor, too; returns whether it was not listed before."""

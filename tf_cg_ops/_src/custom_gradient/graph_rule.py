@@ -219,10 +219,9 @@ def with_traced_rule(op: Any) -> tuple[Any, list[tf.Tensor]]:
     if live.exception is not None:
         raise live.exception
     graph = tf_internal.FuncGraph("custom_gradient_rule")
-    with graph.as_default(), traced_rule.derivative(live.order):
+    with graph.as_default(), traced_rule.next_order(live.order):
         backward = functools.partial(live.captured_gradients, op)
-        trace = functools.partial(traced_rule.trace, live_rule.OF_THE_OP, name, results, backward)
-        rule = trace(foreign_rule.conversion, live.order + 1)
+        rule = traced_rule.trace(live_rule.OF_THE_OP, name, results, backward, foreign_rule.conversion)
         if rule.error:
             raise rule.exception or RuntimeError(rule.error)
         return rule_op.create(graph, name, [results, inputs, rule.captures], rule)[0], rule.captures

@@ -8,7 +8,7 @@ tensor with the same value.
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -60,7 +60,7 @@ class _Captures:
             with tf_internal.stop_recording():
                 captured = self._capture(source, *args, **kwargs)
         if captured is not tensor:
-            _record_capture(self._graph, captured, tensor)
+            tf_internal.record_capture(captured, tensor)
             is_listed = source is tensor or captured.op.type != "Placeholder"
             if not is_listed and tf_internal.list_capture(self._graph, tensor, captured):
                 self._listed.append(tensor)
@@ -79,33 +79,9 @@ class _Captures:
 _captures: weakref.WeakKeyDictionary[Any, _Captures] = weakref.WeakKeyDictionary()
 
 
-# TensorFlow only records a capture when it makes the placeholder.
-def _record_capture(graph: Any, captured: Any, tensor: Any) -> None:
-    """Tells tapes and accumulators that one tensor is the capture of another."""
-    is_watched = graph.is_traced_in if isinstance(graph, RuleGraph) else lambda: True
-    tf_internal.record_operation(
-        *("captured_value", [captured], [tensor], lambda dy: [dy]),
-        lambda tangent: [tangent if is_watched() else None],
-    )
-
-
 # TensorFlow's while_v2.py does the same for gradient functions in Python.
 class RuleGraph(tf_internal.FuncGraphWithMakeOp):
-    """The graph of a function that captures only the shape of an outer tensor if it reads nothing else.
-
-    Accumulators around the trace do not watch what it captures: they record the rule where it is imported.
-    """
-
-    # Whether the accumulator that computes a tangent was made during the trace.
-    is_traced_in: Callable[[], bool] = staticmethod(lambda: True)
-
-    def capture(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        """Captures a tensor for new tapes and accumulators."""
-        with tf_internal.stop_recording():
-            captured = super().capture(tensor, *args, **kwargs)
-        if captured is not tensor:
-            _record_capture(self, captured, tensor)
-        return captured
+    """The graph of a function that captures only the shape of an outer tensor if it reads nothing else."""
 
     def make_op(self, op_type: str, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Makes an op; one that reads a shape goes into the outer graph."""

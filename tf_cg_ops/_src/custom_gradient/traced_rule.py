@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import tapes, tf_internal
+from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.custom_gradient import unused_outputs, variable_reads
 from tf_cg_ops._src.custom_gradient.rule_graph import RuleGraph
 from tf_cg_ops._src.custom_gradient.wording import Wording
@@ -78,6 +78,11 @@ def value(saved_orders: int | None) -> contextlib.AbstractContextManager[None]:
 def derivative(order: int, saved_orders: int = 0) -> contextlib.AbstractContextManager[None]:
     """A scope in which a derivative of this order is computed or traced."""
     return _state(order=order, saved_orders=saved_orders)
+
+
+def next_order(order: int) -> contextlib.AbstractContextManager[None]:
+    """A scope, wherever it is, in which the rule of an op is traced that belongs to a derivative of this order."""
+    return _state(order=order, saved_orders=order + 1, num_values=0)
 
 
 @contextlib.contextmanager
@@ -185,7 +190,7 @@ def _function_of(name: str, graph: Any) -> Any:
 def _graph_of(name: str, function: Callable[..., list[tf.Tensor]], specs: list[tf.TensorSpec]) -> Any:
     """Traces a function; unlike TensorFlow, it skips the control dependencies if no op is stateful."""
     graph = RuleGraph(name)
-    with graph.as_default(), tapes.recording_apart() as graph.is_traced_in:
+    with graph.as_default():
         order = tf_internal.AutomaticControlDependencies()
         order.__enter__()
         parameters = [tf_internal.graph_placeholder(spec.dtype, spec.shape, "upstream") for spec in specs]
