@@ -60,6 +60,27 @@ def new_tapes_record() -> bool:
         return tf_internal.should_record_backprop([result])
 
 
+@contextlib.contextmanager
+def recording_apart() -> Iterator[Callable[[], bool]]:
+    """A scope in which new tapes record, even if an accumulator computes a tangent around it.
+
+    Yields a function for a function of tangents: whether the accumulator that calls it was made in this scope.
+    """
+    if not tf_internal.could_possibly_record():
+        yield lambda: True
+        return
+    source = _new_constant()
+    with tf_internal.push_forwardprop_state(), tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(source)
+
+        def is_of_scope() -> bool:  # Other accumulators are around the tape, which does not record in them.
+            result = _new_constant()
+            tf_internal.record_operation("probe", [result], [source], lambda dy: [dy])
+            return tf_internal.should_record_backprop([result])
+
+        yield is_of_scope
+
+
 class _Resumed(threading.local):
     """For each scope of `recording_resumed` that this thread is in, a tensor that only its accumulator watches."""
 

@@ -8,7 +8,7 @@ tensor with the same value.
 
 import contextlib
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -60,7 +60,7 @@ class _Captures:
             with tf_internal.stop_recording():
                 captured = self._capture(source, *args, **kwargs)
         if captured is not tensor:
-            tf_internal.record_capture(captured, tensor)
+            _record_capture(self._graph, captured, tensor)
             is_listed = source is tensor or captured.op.type != "Placeholder"
             if not is_listed and tf_internal.list_capture(self._graph, tensor, captured):
                 self._listed.append(tensor)
@@ -79,9 +79,33 @@ class _Captures:
 _captures: weakref.WeakKeyDictionary[Any, _Captures] = weakref.WeakKeyDictionary()
 
 
+# TensorFlow only records a capture when it makes the placeholder.
+def _record_capture(graph: Any, captured: Any, tensor: Any) -> None:
+    """Tells tapes and accumulators that one tensor is the capture of another."""
+    is_watched = (graph.is_traced_in if isinstance(graph, RuleGraph) else None) or (lambda: True)
+    tf_internal.record_operation(
+        *("captured_value", [captured], [tensor], lambda dy: [dy]),
+        lambda tangent: [tangent if is_watched() else None],
+    )
+
+
 # TensorFlow's while_v2.py does the same for gradient functions in Python.
 class RuleGraph(tf_internal.FuncGraphWithMakeOp):
     """The graph of a function that captures only the shape of an outer tensor if it reads nothing else."""
+
+    # In a trace that forward mode asks for: whether the accumulator that computes a tangent was made in the trace.
+    # Others do not watch what it captures: they record the rule where it is imported.
+    is_traced_in: Callable[[], bool] | None = None
+
+    def capture(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        """Captures a tensor for tapes and accumulators."""
+        if self.is_traced_in is None:
+            return super().capture(tensor, *args, **kwargs)
+        with tf_internal.stop_recording():
+            captured = super().capture(tensor, *args, **kwargs)
+        if captured is not tensor:
+            _record_capture(self, captured, tensor)
+        return captured
 
     def make_op(self, op_type: str, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Makes an op; one that reads a shape goes into the outer graph."""

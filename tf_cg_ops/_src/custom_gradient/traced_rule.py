@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core import tapes, tf_internal
 from tf_cg_ops._src.custom_gradient import unused_outputs, variable_reads
 from tf_cg_ops._src.custom_gradient.rule_graph import RuleGraph
 from tf_cg_ops._src.custom_gradient.wording import Wording
@@ -36,6 +36,7 @@ class _Derivative(threading.local):
 
     order = 0  # 0 for a value.
     saved_orders = 0  # The user's choice; 0 for the default.
+    is_late = False  # Whether a rule is traced that was not traced with its op.
     num_values = 0  # How many functions with a rule are computing their values.
 
 
@@ -82,7 +83,7 @@ def derivative(order: int, saved_orders: int = 0) -> contextlib.AbstractContextM
 
 def next_order(order: int) -> contextlib.AbstractContextManager[None]:
     """A scope, wherever it is, in which the rule of an op is traced that belongs to a derivative of this order."""
-    return _state(order=order, saved_orders=order + 1, num_values=0)
+    return _state(order=order, saved_orders=order + 1, num_values=0, is_late=True)
 
 
 @contextlib.contextmanager
@@ -190,7 +191,8 @@ def _function_of(name: str, graph: Any) -> Any:
 def _graph_of(name: str, function: Callable[..., list[tf.Tensor]], specs: list[tf.TensorSpec]) -> Any:
     """Traces a function; unlike TensorFlow, it skips the control dependencies if no op is stateful."""
     graph = RuleGraph(name)
-    with graph.as_default():
+    apart = tapes.recording_apart() if _now.is_late else contextlib.nullcontext()
+    with graph.as_default(), apart as graph.is_traced_in:
         order = tf_internal.AutomaticControlDependencies()
         order.__enter__()
         parameters = [tf_internal.graph_placeholder(spec.dtype, spec.shape, "upstream") for spec in specs]
