@@ -187,3 +187,13 @@ def test_the_loss_scale_is_read_when_the_value_is_computed():
     scale.assign(1000.0)
     np.testing.assert_allclose(tape.gradient(y, X, output_gradients=DY), np.clip(DY, -2, 2))
     np.testing.assert_allclose(seen, [DY / 2])
+
+
+@pytest.mark.parametrize("limit", [("norm", {}), ("norm", {"axis": -1}), ("global_norm", {})], ids=str)
+@pytest.mark.parametrize(("size", "norm"), [(1e20, 1.0), (5e37, 1.0), (1e-20, 1e-25)])
+def test_squares_of_huge_and_tiny_gradients_do_not_overflow(limit, size, norm, gradient):
+    limit = {limit[0]: norm, **limit[1]}
+    dy = np.float32([3 * size, 4 * size])
+    for scale in (None, 1.0):
+        (dx,) = gradient(lambda x, s=scale: cg.clip_gradient(x, **limit, loss_scale=s), [np.ones(2, np.float32)], dy)
+        np.testing.assert_allclose(dx, np.array([0.6, 0.8]) * norm, rtol=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -176,23 +177,46 @@ def clip(
     for dy in dys:
         _check_axis(api, axis, dy)
     dtype = tf.float64 if any(dy.dtype.real_dtype == tf.float64 for dy in dys) else tf.float32
-    squared_norms = [_squared_norm(dy, axis, dtype) for dy in dys]
+    sizes = [_size(dy, axis, dtype) for dy in dys]
+    if mode == "global_norm":
+        sizes = [tf.reduce_max(tf.stack(sizes))] * len(dys)
+    # Scaled, because the squares of huge and tiny numbers overflow and underflow.
+    sizes = [tf.where(tf.math.is_finite(size) & (size > 0), size, tf.ones_like(size)) for size in sizes]
+    scaled = [
+        tf.cast(dy, _wide(dy, dtype)) / tf.cast(size, _wide(dy, dtype)) for dy, size in zip(dys, sizes, strict=True)
+    ]
+    squared_norms = [_squared_norm(dy, axis, dtype) for dy in scaled]
     if mode == "global_norm":
         squared_norms = [tf.add_n(squared_norms)] * len(dys)
-    return [_clip_by_norm(dy, squared, limit) for dy, squared in zip(dys, squared_norms, strict=True)]
+    rows = zip(dys, scaled, squared_norms, sizes, strict=True)
+    return [_clip_by_norm(*row, tf.cast(limit, dtype)) for row in rows]
+
+
+def _parts(dy: tf.Tensor, dtype: tf.DType) -> list[tf.Tensor]:
+    return [tf.cast(part, dtype) for part in ([tf.math.real(dy), tf.math.imag(dy)] if dy.dtype.is_complex else [dy])]
+
+
+def _size(dy: tf.Tensor, axis: Any, dtype: tf.DType) -> tf.Tensor:
+    """The largest absolute value, as a constant: the clipped gradient does not depend on it."""
+    keepdims = axis is not None
+    sizes = [tf.reduce_max(tf.abs(tf.stop_gradient(part)), axis, keepdims=keepdims) for part in _parts(dy, dtype)]
+    return functools.reduce(tf.maximum, sizes)
+
+
+def _wide(dy: tf.Tensor, dtype: tf.DType) -> tf.DType:
+    return {tf.float32: tf.complex64, tf.float64: tf.complex128}[dtype] if dy.dtype.is_complex else dtype
 
 
 def _squared_norm(dy: tf.Tensor, axis: Any, dtype: tf.DType) -> tf.Tensor:
-    parts = [tf.math.real(dy), tf.math.imag(dy)] if dy.dtype.is_complex else [dy]
-    keepdims = axis is not None
-    return tf.add_n([tf.reduce_sum(tf.square(tf.cast(part, dtype)), axis, keepdims=keepdims) for part in parts])
+    return tf.add_n([tf.reduce_sum(tf.square(part), axis, keepdims=axis is not None) for part in _parts(dy, dtype)])
 
 
-def _clip_by_norm(dy: tf.Tensor, squared_norm: tf.Tensor, limit: tf.Tensor) -> tf.Tensor:
-    """The gradient `dy`, scaled down if its norm is above the limit."""
-    limit = tf.cast(limit, squared_norm.dtype)
+def _clip_by_norm(
+    dy: tf.Tensor, scaled: tf.Tensor, squared_norm: tf.Tensor, size: tf.Tensor, limit: tf.Tensor
+) -> tf.Tensor:
+    """The gradient `dy`, which is `scaled * size`, scaled down if its norm is above the limit."""
     # No square root below the limit: at zero it has no derivative.
-    is_within = squared_norm <= tf.square(limit)
+    is_within = squared_norm <= tf.square(limit / size)
     norm = tf.sqrt(tf.where(is_within, tf.ones_like(squared_norm), squared_norm))
     factor = tf.where(is_within, tf.ones_like(norm), limit / norm)
-    return dy * tf.cast(factor, dy.dtype)
+    return tf.where(is_within, dy, tf.cast(scaled * tf.cast(factor, scaled.dtype), dy.dtype))
