@@ -27,7 +27,7 @@ DERIVATIVES: dict[str, Callable[[tf.Tensor, float], tf.Tensor]] = {
     "hard_tanh": lambda x, slope: tf.cast(slope * tf.abs(x) <= 1, x.dtype),
     # Not 1 - sigmoid(u), which rounds to zero.
     "sigmoid": lambda x, slope: slope * tf.sigmoid(slope * x) * tf.sigmoid(-slope * x),
-    "fast_sigmoid": lambda x, slope: 1 / tf.square(1 + slope * tf.abs(x)),
+    "fast_sigmoid": lambda x, slope: tf.square(1 / (1 + slope * tf.abs(x))),  # Its reciprocal overflows in float16.
 }
 
 
