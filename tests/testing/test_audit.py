@@ -266,6 +266,10 @@ def identity(k, x):
     return tf.identity(x), lambda dy: k * tf.clip_by_norm(dy, 0.1)
 
 
+def scaled(k, x):
+    return tf.identity(x), lambda dy: k * 0.5 * dy
+
+
 def of_python(k, x):
     return tf.numpy_function(np.sin, [x], tf.float32) + x, lambda dy: dy * tf.cos(x) + dy
 
@@ -340,7 +344,8 @@ CASES = [
     Case(not_for_the_factor, [SPD, tf.linalg.cholesky(SPD)], 1.0, "differs", "returns None for input 1, on which"),
     Case(of_the_third, [X, X + 1, X + 2], 1.0, "right", "returns None for input 0 and input 1, on which"),
     Case(nothing, [X], 1.0, "not checked", "its rule returns no gradient"),
-    Case(identity, [X], 1.0, "by design", "scaled, reversed or clipped"),
+    Case(identity, [X], 1.0, "differs"),
+    Case(scaled, [X], 1.0, "differs", "The ratio is 0.5 everywhere"),
     Case(of_python, [X], 1.0, "not checked", "no gradient of its op '.*PyFunc' .*PyFunc"),
 ]
 NAMED = {f"{case.function.__name__}_{i}": case for i, case in enumerate(CASES)}
@@ -534,6 +539,28 @@ def test_a_layer_of_a_remat_scope_is_recomputed():
             layer = keras.layers.Lambda(lambda x: cg.clip_gradient(tf.sin(x), norm=0.1))
         report = cg.testing.audit(lambda x: tf.reduce_sum(layer(x) ** 2), [X])
     assert [row.verdict for row in report.rows] == ["not checked", "by design"]
+
+
+AROUND = {
+    "plain": lambda f: f,
+    "function": tf.function,
+    "recomputed": cg.recompute_grad,
+    "overridden": lambda f: cg.override_gradients(f, {"Sin": lambda op, dy: dy}),
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_the_line_is_of_the_op_also_in_a_folder_with_the_name_of_the_library(around, tmp_path):
+    path = tmp_path / "tf_cg_ops" / "model.py"
+    path.parent.mkdir()
+    path.write_text("def f(x):\n    y = tf.sin(x)\n    return tf.reduce_sum(\n        cube(y) + tf.sqrt(x - x))\n")
+    code = {"tf": tf, "cube": decorated(cube)}
+    exec(compile(path.read_text(), path, "exec"), code)
+    report = cg.testing.audit(AROUND[around](code["f"]), [X])
+    lines = {row.function.split()[0]: row.line for row in report.rows}
+    assert lines["<lambda>"] == "model.py:4"
+    assert lines.get("Sin", "model.py:2") == "model.py:2"
+    assert report.first_nonfinite.at == "model.py:4"
 
 
 def test_what_the_user_declares():

@@ -231,6 +231,70 @@ def test_an_argument_or_variable_that_is_not_finite():
     assert first_of(lambda x, mask: loss(tf.nn.softmax(x + mask), tf.sqrt(x)), X, tf.math.log(X)).function == "Sqrt"
 
 
+TO_NAN = {
+    "Softmax": lambda x: loss(tf.nn.softmax(x)),
+    "Sub": lambda x: loss(x - tf.reduce_max(x)),
+    "MatMul": lambda x: loss(tf.linalg.matvec(tf.linalg.diag([1.0, 2.0, 0.0]), x)),
+    "Mul": lambda x: loss(0.0 * x),
+    "of the gradient": lambda x: loss(tf.exp(-(x**2))),
+}
+
+
+@pytest.mark.parametrize(("name", "is_variable"), [(name, v) for name in TO_NAN for v in (False, True)])
+def test_an_infinity_in_an_argument_or_variable_is_named_and_not_the_op_that_it_reaches(name, is_variable):
+    wrong = tf.constant([0.1, 1.0, math.inf])
+    w = tf.Variable(wrong, name="w")
+    given = (lambda x: TO_NAN[name](x + w), X) if is_variable else (TO_NAN[name], wrong)
+    assert first_of(*given).function == ("the variable 'w:0'" if is_variable else "argument 0")
+
+
+WEIGHTS, MASK = tf.constant([2.0, 3.0]), tf.constant([1.0, 0.0])
+
+
+def weighted(x):
+    return tf.reduce_sum(tf.sqrt(WEIGHTS * x))
+
+
+def weighted_magnitude(x):
+    return tf.reduce_sum(cg.custom_gradient(lambda x: (tf.abs(x), lambda dy: dy * x / tf.abs(x)))(WEIGHTS * x))
+
+
+CLOSURES = {
+    "function": (weighted, "Sqrt"),
+    "after the op": (lambda x: tf.reduce_sum(MASK * tf.math.log(x)), "Log"),
+    "matrix": (lambda x: tf.reduce_sum(tf.norm(tf.linalg.matvec(tf.zeros([2, 2]), x)) * WEIGHTS), "Sqrt"),
+    "where": (lambda x: tf.reduce_sum(tf.where(MASK > 2, tf.math.log(x), WEIGHTS)), "Log"),
+    "called": (tf.function(weighted), "Sqrt"),
+    "recomputed": (cg.recompute_grad(weighted), "Sqrt"),
+    "custom gradient": (weighted_magnitude, "<lambda>"),
+    "loop": (
+        lambda x: tf.reduce_sum(
+            tf.while_loop(lambda i, _: i < 2, lambda i, x: (i + 1, tf.sqrt(WEIGHTS * x)), (0, x))[1]
+        ),
+        "Sqrt",
+    ),
+    "conditional": (lambda x: tf.cond(x[1] > 0, lambda: weighted(x), lambda: 0.0), "Sqrt"),
+    "scan": (
+        lambda x: tf.reduce_sum(cg.scan(lambda c, s: (tf.sqrt(WEIGHTS * c) + s, None), x, tf.zeros(2))[0]),
+        "Sqrt",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CLOSURES)
+def test_a_function_that_closes_over_a_tensor(name):
+    f, op = CLOSURES[name]
+    assert first_of(f, tf.constant([0.0, 4.0])).function == op
+
+
+def test_a_loaded_function_that_holds_a_tensor(tmp_path):
+    module = tf.Module()
+    module.weights = WEIGHTS
+    module.f = tf.function(lambda x: tf.reduce_sum(tf.sqrt(module.weights * x)), input_signature=[tf.TensorSpec([2])])
+    tf.saved_model.save(module, tmp_path)
+    assert first_of(tf.saved_model.load(tmp_path).f, tf.constant([0.0, 4.0])).function == "Sqrt"
+
+
 def test_the_sum_of_the_gradients_of_an_argument():
     first = first_of(lambda x: loss(x * 1e38, x * 1e38), X / 100)
     assert (first.function, first.at, first.where) == ("AddN", "", "gradient")

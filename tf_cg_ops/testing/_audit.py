@@ -433,8 +433,9 @@ def _verdict(place: Place, declared: str, like: Mapping[str, Any], found: Findin
     if declared and declared not in like:
         return "by design", "intended= says so"
     if not declared:
-        passes = {source_of(t) for t in place.results} <= {source_of(t) for t in place.inputs}
-        design = "the gradient is scaled, reversed or clipped" if passes else _BY_DESIGN.get(place.api)
+        design = _BY_DESIGN.get(place.api)
+        if place.api == "embed_gradient" and {*map(source_of, place.results)} <= {*map(source_of, place.inputs)}:
+            design = "the gradient is scaled or reversed"
         if design:
             return "by design", design
     if found.state == "unknown":

@@ -128,10 +128,11 @@ class Search:
 
     def _watched(self, op: Any, tensor: Any, inputs: Sequence[Any], upstream: list[Any]) -> Any:
         """An input with a gradient that is noted. TensorFlow only asks for it if arguments of the run are behind it."""
+        here = tf.compat.v1.get_default_graph()
+        tensor = tf_internal.capture(here, tensor)  # A function can close over a Tensor of eager mode.
         is_variable = tensor.dtype == tf.resource and is_place(op)
         if not (has_numbers(tensor.dtype) or is_variable) or tensor.op.type == "Const":
             return tensor
-        here = tf.compat.v1.get_default_graph()
         # Captured here, because the gradient of a conditional finds no tensors from around it.
         given = [tf_internal.capture(here, t) for t in inputs if has_numbers(t.dtype)]
 
@@ -205,7 +206,7 @@ class Search:
                 wanted -= {id(tensor) for tensor in event.outputs}
                 self._want(event.inputs, wanted)
         reached = [_described(name, "", "value", x, [], _detail(x, [], [])) for name, t, x in given if id(t) in wanted]
-        return first or from_infinity or next(iter(reached), None)
+        return first or next(iter(reached), None) or from_infinity
 
     def _want(self, tensors: Sequence[Any], wanted: set[int]) -> None:
         """Adds the ids of these tensors, and of those that have their numbers or that ops without notes pass on."""

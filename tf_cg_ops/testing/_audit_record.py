@@ -31,7 +31,8 @@ _RANDOM = re.compile("Random|Multinomial|TruncatedNormal|^Fractional|^Stateful(S
 NOT_SAVED = "its gradient was not saved"
 _PROBE = "TfCgOpsAudit"
 # Files whose lines are not the user's.
-_FOREIGN = re.compile(r"^<|[/\\\\](tf_cg_ops|site-packages)[/\\\\]")
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+_FOREIGN = re.compile(rf"^<|^{re.escape(_PACKAGE + os.sep)}|[/\\\\]site-packages[/\\\\]")
 
 
 @tf.RegisterGradient(_PROBE)

@@ -12,6 +12,7 @@ from tf_cg_ops._src.custom_gradient import live_rule
 from tf_cg_ops._src.custom_gradient.checks import GradientChecks
 from tf_cg_ops._src.custom_gradient.graph_rule import attach
 from tf_cg_ops._src.custom_gradient.wording import Wording
+from tf_cg_ops._src.graphs import graph_copy
 from tf_cg_ops._src.rewrite.rule_table import Rule
 
 _ORDERS = 3  # Of derivatives that the graph has of a rule.
@@ -75,7 +76,10 @@ def attach_rule(
     def overridden() -> list[tf.Tensor]:
         sources = [tensor for tensors in differentiable for tensor in tensors]
         # A rule that reads an output calls itself for the next order.
-        return attach(wording, name, list(outputs), sources, backward, saved_orders=_ORDERS)
+        results = attach(wording, name, list(outputs), sources, backward, saved_orders=_ORDERS)
+        for result in results if not tf.executing_eagerly() else []:
+            graph_copy.note_original(result.op, op)
+        return results
 
     def backward(upstream: Sequence[Any]) -> list[Any]:
         seen = OverriddenOp(op, inputs, values, overridden, orders)
