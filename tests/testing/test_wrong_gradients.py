@@ -252,6 +252,56 @@ def test_a_gradient_that_is_not_linear_in_the_upstream_is_found(name, mode):
     assert line.endswith(NOT_LINEAR)
 
 
+def product_rule(change, **options):
+    """`x * sin(y)` and `x**2`, with a rule of which `change` makes another."""
+
+    def backward(residuals, dy, dz, needed):
+        x, y = residuals
+        dx = [dy * tf.sin(y)] if dy is not None else []
+        dx += [2 * dz * x] if dz is not None else []
+        return change(
+            tf.add_n(dx) if needed[0] else None,
+            None if dy is None else dy * x * tf.cos(y),
+            needed,
+            (dy is not None, dz is not None),
+        )
+
+    function = cg.custom_vjp(lambda x, y: ((x * tf.sin(y), x**2), (x, y)), backward, **options)
+    return lambda x, y: function(x, y)
+
+
+UNUSED = {"materialize_grads": False}
+ALONE = {
+    "sign": (product_rule(lambda dx, dy, needed, used: (dx, dy if needed[0] else -dy)), "y", "'y' is needed"),
+    "missing": (product_rule(lambda dx, dy, needed, used: (dx if all(needed) else None, dy)), "x", "'x' is needed"),
+    "exception": (product_rule(lambda dx, dy, needed, used: (dx + 0, dy)), "y", "'y' is needed"),
+    "factor": (
+        product_rule(lambda dx, dy, needed, used: (dx if used[1] else 2 * dx, dy), **UNUSED),
+        "x",
+        "value[0] is used",
+    ),
+    "none": (
+        product_rule(lambda dx, dy, needed, used: (dx if used[0] else None, dy), **UNUSED),
+        "x",
+        "value[1] is used",
+    ),
+    "times none": (product_rule(lambda dx, dy, needed, used: (dx, 1 * dy), **UNUSED), "x", "value[1] is used"),
+}
+
+
+@pytest.mark.parametrize(("name", "mode"), pairs(ALONE, ["eager", "function", "xla"]))
+def test_a_rule_that_is_wrong_for_one_argument_or_one_output_alone_is_found(name, mode):
+    function, argument, case = ALONE[name]
+    text = message_of_failure(function, [X, Y], modes=[mode])
+    (line,) = [line for line in text.splitlines() if line.startswith("check_gradient: ")]
+    assert f"with respect to '{argument}" in line
+    assert f"(if only {case})" in line
+
+
+def test_a_rule_that_reads_what_is_needed_and_used_is_right():
+    assert not check_gradient(product_rule(lambda dx, dy, *_: (dx, dy), **UNUSED), [X, Y], second_order=True).failures
+
+
 TANGENT_RULES = {"square": lambda t: t**2, "constant": lambda t: 2.0 * t + 1.0, "abs": tf.abs}
 
 

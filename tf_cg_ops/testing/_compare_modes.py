@@ -76,6 +76,9 @@ class ModeComparisons:
                 multiples = []
                 if order == "tangent" or (intended is not None and mode == self.modes[0]):
                     multiples = list(self._multiples(mode, order, run, function, direction, references, derivatives))
+                alone = []
+                if order == "first" and mode == self.modes[0]:
+                    alone = list(self._alone(mode, run, inputs[0], references, derivatives))
             except Exception as error:
                 self.add_exception(mode, order, [reference.name for reference in references], error)
                 continue
@@ -86,7 +89,8 @@ class ModeComparisons:
             self.tangents_are_linear &= order != "tangent" or not multiples
             for reference, derivative in zip(references, derivatives, strict=True):
                 comparison = add(reference, derivative, hint)
-                self.comparisons += [c for original, c in multiples if original is reference and comparison.passed]
+                if comparison.passed:
+                    self.comparisons += [c for original, c in multiples + alone if original is reference]
             for k, ((found, _), expected) in enumerate(zip(rest, rest_in_eager_mode, strict=True), start=2):
                 for first, derivative, wanted in zip(references, found, expected, strict=True):
                     array = np.zeros(first.shape) if wanted is None else to_double_precision(wanted)
@@ -126,6 +130,44 @@ class ModeComparisons:
                 tolerances = Tolerances(self.tolerances.rtol, self.tolerances.atol * max(abs(factor), 1.0))
                 tolerances = _modes.tolerances_in(mode, tolerances, reference.size)
                 comparison = compare(mode, order, reference, multiple, tolerances, lambda *_: text)
+                if not comparison.passed:
+                    yield original, comparison
+
+    def _alone(
+        self,
+        mode: str,
+        run: Callable[..., Results],
+        inputs: list[tf.Tensor],
+        references: list[Reference],
+        derivatives: list[Any],
+    ) -> Iterator[tuple[Reference, GradientComparison]]:
+        """A failure for each derivative that changes if no other argument is watched, or no other output is used."""
+        count = len(references)
+        repeated = _BATCH if mode == "vectorized" else 1
+        dys = inputs[count:]
+        cases = [
+            (f"if only '{r.name}' is needed", slice(i, i + 1), slice(None), inputs) for i, r in enumerate(references)
+        ]
+        cases *= count > 1
+        for k, name in enumerate(numbered("value", len(dys)) if len(dys) > 1 else []):
+            rest = [dy if i == k else tf.zeros_like(dy) for i, dy in enumerate(dys)]
+            cases.append((f"if only {name} is used", slice(None), slice(k, k + 1), inputs[:count] + rest))
+        for case, needed, used, given in cases:
+            expected = derivatives if given is inputs else _modes.run(mode, run, [given] * repeated)[0][0]
+            only = functools.partial(run, needed=needed, used=used)
+            names = [f"{reference.name} ({case})" for reference in references[needed]]
+            try:
+                found, _ = _modes.run(mode, only, [given] * repeated)[0]
+            except Exception as error:
+                self.add_exception(mode, "first", names, error)
+                continue
+            for original, name, wanted, got in zip(references[needed], names, expected[needed], found, strict=True):
+                array = np.zeros(original.shape) if wanted is None else to_double_precision(wanted)
+                reference = exact_reference(
+                    name, array, original.dtype, "if all are" if given is inputs else "for zeros"
+                )
+                tolerances = _modes.tolerances_in(mode, self.tolerances, reference.size)
+                comparison = compare(mode, "first", reference, got, tolerances, lambda *_: "")
                 if not comparison.passed:
                     yield original, comparison
 

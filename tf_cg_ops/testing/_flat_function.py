@@ -38,14 +38,20 @@ class FlatFunction:
         """The outputs that have derivatives, in eager mode and in double precision."""
         return [to_double_precision(output) for output in self.call(to_tensors(values)) if has_derivative(output)]
 
-    def gradients(self, tensors: Sequence[tf.Tensor]) -> Results:
-        """The gradient of each argument, or None, and the outputs, for arguments and upstream gradients."""
+    def gradients(
+        self, tensors: Sequence[tf.Tensor], needed: slice = slice(None), used: slice = slice(None)
+    ) -> Results:
+        """The gradient of each argument, or None, and the outputs, for arguments and upstream gradients.
+
+        Only the arguments in `needed` are watched, and only the outputs in `used` are differentiated.
+        """
         count = len(self.values)
+        sources = list(tensors[:count])[needed]
         with tf.GradientTape() as tape:
-            tape.watch(tensors[:count])
+            tape.watch(sources)
             outputs = self.call(tensors[:count])
-        differentiable = list(filter(has_derivative, outputs))
-        gradients = tape.gradient(differentiable, list(tensors[:count]), output_gradients=list(tensors[count:]))
+        differentiable = list(filter(has_derivative, outputs))[used]
+        gradients = tape.gradient(differentiable, sources, output_gradients=list(tensors[count:])[used])
         return [slices.to_dense(gradient) for gradient in gradients], outputs
 
     def tangents(self, tensors: Sequence[tf.Tensor]) -> Results:
