@@ -461,6 +461,15 @@ def test_a_wrong_factor_in_one_of_twelve_blocks_is_one_row_of_two():
         report.raise_if_wrong()
 
 
+@pytest.mark.parametrize("above", [tf.sqrt, lambda y: 1 / y], ids=["nan", "infinity"])
+@pytest.mark.parametrize(("function", "x", "verdict"), [(overflowing, 100.0, "differs"), (log1pexp, 1.0, "right")])
+def test_a_rule_that_overflows_below_another_nan(above, function, x, verdict):
+    rule = decorated(function)
+    row = cg.testing.audit(lambda x: tf.reduce_sum(above(rule(x) - rule(x))), [tf.constant([x, 1.0])]).rows[-1]
+    assert row.verdict == verdict
+    assert ("The gradient is not finite for a random upstream gradient." in row.detail) == (verdict == "differs")
+
+
 @pytest.mark.core
 def test_the_norms_are_those_of_the_run():
     upstream = np.float32(normal(4, 3))

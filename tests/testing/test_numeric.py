@@ -75,6 +75,9 @@ HARD = {
     # A peak that the first steps straddle, and waves with which they alias.
     "narrow_peak": (lambda x: tf.exp(-((x - 1e3) ** 2)), [1000.5]),
     "fast_wave": (lambda x: tf.sin(1e6 * x), [0.1257302210933933, 0.7]),
+    **{f"phase_{f:g}": (lambda t, f=f: tf.sin(2 * np.pi * f * t), [30.3, 10.1]) for f in (1e4, 1e5, 1e6)},
+    "phases_of_a_radio": (lambda t: tf.sin(2 * np.pi * 68e6 * t), [0.4444, 0.3]),
+    "chirp": (lambda t: tf.cos(1e5 * t**2), [30.3, 20.1]),
     # Steps that leave the domain, or cross a kink.
     "edge_of_the_domain": (lambda x: tf.sqrt(1 - x**2), [0.9999]),
     "near_a_kink": (tf.nn.relu, [1e-3, -1e-4]),
@@ -109,6 +112,13 @@ def test_right_gradients_of_hard_functions_pass_and_wrong_ones_fail(name):
         return y, grad_fn
 
     assert_wrong(wrong, np.array(x), r"is wrong in mode 'eager': .* be .* \(numeric diff.*\)( at element .*)?, got")
+
+
+@pytest.mark.parametrize(("phase", "factor"), pairs([1e11, 1e14, 1e30], [1.0, 1.001, -1.0]))
+def test_a_derivative_that_no_step_sees_cannot_be_checked(phase, factor):
+    f = times(factor, lambda x: tf.sin(phase * x), lambda x: phase * tf.cos(phase * x))
+    message = r"cannot be checked here in mode 'eager': .* the function changes faster than any step"
+    assert_wrong(f, np.array([1.3, 0.7]), message)
 
 
 def test_numeric_differentiation_is_done_once_for_all_modes():

@@ -50,7 +50,7 @@ SIGN, FACTOR = "The ratio is -1 everywhere, so the sign is wrong.", "The ratio i
 CONJUGATED = "It would be right with the derivative conjugated. TensorFlow's convention is dx = dy * conj(f')."
 SWAPPED = "It equals the gradient with respect to 'args[1]'. Are the gradients in the right order?"
 NONE = "The gradient is None: for TensorFlow, the value does not depend on the argument."
-UNIFORM_ONLY = "It is right only for a uniform upstream, so it is not a vector-Jacobian product."
+ONES_ONLY = "It is right for an upstream of ones, and wrong for this random one."
 NOT_LINEAR = "If you want that, as when you clip a gradient, pass intended_gradient=."
 ON_PURPOSE = "as in a straight-through estimator, pass like= or intended_gradient=."
 
@@ -75,7 +75,8 @@ WRONG = {
     "swapped": (lambda x, y: x * tf.sin(y), lambda dy, x, y: (dy * x * tf.cos(y), dy * tf.sin(y)), [X, Y], SWAPPED),
     "none": (tf.sin, lambda dy, x: [None], [X], NONE),
     "zero": (tf.sin, lambda dy, x: tf.zeros_like(x), [X], "The gradient is zero everywhere."),
-    "uniform_only": (lambda x: x**2, lambda dy, x: tf.reduce_mean(dy) * 2 * x, [X], UNIFORM_ONLY),
+    "uniform_only": (lambda x: x**2, lambda dy, x: tf.reduce_mean(dy) * 2 * x, [X], ONES_ONLY),
+    "symmetric_only": (lambda x: x[:, None] * x, lambda dy, x: 2 * tf.linalg.matvec(dy, x), [X], ONES_ONLY),
     "nan": (tf.sin, lambda dy, x: dy * tf.math.log(-tf.abs(x)), [X], "The gradient is not finite."),
     "clipped at every upstream": (tf.sin, lambda dy, x: tf.clip_by_value(dy, -0.7, 0.7) * tf.cos(x), [X], NOT_LINEAR),
     "clipped, but not for ones": (tf.sin, lambda dy, x: tf.clip_by_value(dy, -1.0, 1.0) * tf.cos(x), [X], NOT_LINEAR),

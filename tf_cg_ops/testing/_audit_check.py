@@ -38,7 +38,7 @@ _TOLERANCE_OF_SOLVERS = 0.1, 1.0
 _KNOWN = 1e-2
 # From this relative error on, the rounding of the model's dtypes is mentioned.
 _MENTIONED_ROUNDING = 0.05
-_OTHERS_ARE_WRONG = "It is right for the upstream gradient of this run, and wrong for others."
+_OTHERS_ARE_WRONG = "It is right for the upstream gradient of this run, and wrong for a random one."
 
 _DOUBLE = {tf.half: tf.float64, tf.bfloat16: tf.float64, tf.float32: tf.float64, tf.complex64: tf.complex128}
 _DOUBLE_NUMBERS = {low.as_datatype_enum: double.as_datatype_enum for low, double in _DOUBLE.items()}
@@ -325,7 +325,7 @@ def check(place: Place, run: Run, computation: Computation, max_elements: int) -
 
 def _check(computation: Computation, own: _Answers, max_elements: int, found: Findings) -> None:
     """Compares in the dtypes of the model, then in double precision, and then lets numeric differentiation decide."""
-    names, double, gradients = computation.place.names, False, [got for _, got, _ in own.pairs]
+    names, double, gradients, what = computation.place.names, False, [got for _, got, _ in own.pairs], ""
     pairs = list(zip(names, own.by_rule, own.expected, strict=True))
     missing = " and ".join(name for name, got, g in pairs if got is None and g is not None and np.any(g))
     # Such as a matrix, if the value is computed from its Cholesky factor.
@@ -345,8 +345,11 @@ def _check(computation: Computation, own: _Answers, max_elements: int, found: Fi
             pass  # An op has no double precision, so what was found in the dtypes of the model counts.
     if not all(np.all(~np.isnan(y)) for answers, _ in compared for y in answers.values):
         return found.add("unknown", "its value is not finite")
-    if double and _are_finite(own.upstream) and not _are_finite(gradients):
-        found.add("wrong", "The gradient is not finite.", math.inf)
+    if not _are_finite(own.upstream):  # A nan from above hides that the rule makes one of its own.
+        own, what = computation.answers(_random_upstream(own), False), " for a random upstream gradient"
+        gradients = [got for _, got, _ in own.pairs]
+    if double and not _are_finite(gradients):
+        found.add("wrong", f"The gradient is not finite{what}.", math.inf)
     for k, (answers, masks) in enumerate(compared):
         is_right = k and found.state == "right"
         for i, mask in masks.items():
@@ -359,14 +362,8 @@ def _check(computation: Computation, own: _Answers, max_elements: int, found: Fi
 
 def _compare(computation: Computation, answers: _Answers, double: bool) -> list[tuple[_Answers, dict[int, np.ndarray]]]:
     """The answers for the upstream gradient that arrived and for a random one, with masks of where they differ."""
-    random = RandomNumbers(0)
-    # An infinite value, such as the -inf of a mask, has no derivative.
     finite = [np.isfinite(y) for y in answers.values]
-    # Zeros in the upstream hide errors, and so does an output that is small beside another one.
-    sizes = [typical_size(y[m]) for y, m in zip(answers.values, finite, strict=True)]
-    drawn = [random.draw_like(y) * (min(sizes) / size) for y, size in zip(answers.values, sizes, strict=True)]
-    dys = [np.where(m, dy, 0) for m, dy in zip(finite, drawn, strict=True)]
-    found = [computation.answers(dys, double)]
+    found = [computation.answers(_random_upstream(answers), double)]
     if _are_finite(answers.upstream) and any(np.any(dy) for dy in answers.upstream):
         dys = [np.where(m, dy, 0) for dy, m in zip(answers.upstream, finite, strict=True)]
         found.insert(0, answers if all(map(np.all, finite)) else computation.answers(dys, double))
@@ -385,6 +382,16 @@ def _compare(computation: Computation, answers: _Answers, double: bool) -> list[
             masks[i] = (is_zero | ~(np.abs(got - expected) <= allowed)) & np.isfinite(points[i])
         compared.append((one, masks))
     return compared
+
+
+def _random_upstream(answers: _Answers) -> Arrays:
+    random = RandomNumbers(0)
+    # An infinite value, such as the -inf of a mask, has no derivative.
+    finite = [np.isfinite(y) for y in answers.values]
+    # Zeros in the upstream hide errors, and so does an output that is small beside another one.
+    sizes = [typical_size(y[m]) for y, m in zip(answers.values, finite, strict=True)]
+    drawn = [random.draw_like(y) * (min(sizes) / size) for y, size in zip(answers.values, sizes, strict=True)]
+    return [np.where(m, dy, 0) for m, dy in zip(finite, drawn, strict=True)]
 
 
 def _reads_one_triangle(x: np.ndarray, got: np.ndarray, expected: np.ndarray) -> bool:

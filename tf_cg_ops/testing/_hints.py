@@ -7,7 +7,7 @@ import numpy as np
 
 from ._flat_function import Arrays, FlatFunction, to_double_precision, to_tensors
 from ._numeric import NumericDerivatives
-from ._report import Reference
+from ._report import UNCERTAIN, Reference
 
 _CLOSE = 1e-4
 # Multiplying the upstream by these shows whether a gradient is linear in it.
@@ -48,11 +48,11 @@ def hint_from_numbers(reference: Reference, others: Sequence[Reference], gradien
         if same_shape and _is_close(actual, other.estimate.value) and np.any(other.estimate.value):
             return f"It equals the gradient with respect to '{other.name}'. Are the gradients in the right order?"
     errors, uncertainty = np.abs(actual - expected), reference.estimate.error
-    if not is_trusted and np.any((errors > 1e-7 * reference.estimate.scale) & (errors < 100 * uncertainty)):
+    if not is_trusted and not reference.is_known(errors, 100.0):
         return (
-            f"The numeric derivative itself is uncertain by {float(np.max(uncertainty)):.1e}. Perhaps there is a kink "
-            "nearby, the derivative is lost in the rounding of a larger value, or the function computes in a lower "
-            "precision than float64. Pass other numbers, or step and rtol."
+            f"{UNCERTAIN} by {float(np.max(uncertainty)):.1e}. Perhaps there is a kink nearby, the function changes "
+            "faster than any step, the derivative is lost in the rounding of a larger value, or the function computes "
+            "in a lower precision than float64. Pass other numbers, or step and rtol."
         )
     return ""
 
@@ -112,7 +112,7 @@ def hint_from_upstreams(
             return NOT_LINEAR
     uniform = NumericDerivatives(intended, list(map(np.ones_like, upstream))).partial_derivatives(argument, elements)
     if sum(dy.size for dy in upstream) > 1 and _is_close(gradient_for(np.ones_like), uniform.value):
-        return "It is right only for a uniform upstream, so it is not a vector-Jacobian product."
+        return "It is right for an upstream of ones, and wrong for this random one."
     if len(upstream) == 1 and upstream[0].size == actual.size == x.size:
         directions = list(map(np.zeros_like, function.values))
         directions[argument] = upstream[0].reshape(x.shape).astype(x.dtype)

@@ -1,7 +1,8 @@
 """Numeric differentiation with an estimate of its error.
 
 Central differences with Richardson extrapolation (L. F. Richardson, 1911). The steps start at a hundredth of the
-argument and shrink until the derivatives agree. If rounding prevents that, larger steps follow.
+argument and shrink until the derivatives agree. If rounding prevents that, larger steps follow. The step
+with the smallest error counts, unless the derivatives of another one agree far better for the size of their terms.
 """
 
 import dataclasses
@@ -23,6 +24,8 @@ _ACCURATE = 1e-8
 # smaller, but only down to a millionth; otherwise every gradient would pass for a tiny argument.
 _NOISE = 64 * float(np.finfo(np.float64).eps)
 _SMALLEST_ARGUMENT = 1e-6
+# The derivatives of steps that agree so well, relative to their terms, decide over others.
+_CONSISTENT = 1e-3
 # An error this small, relative to the largest derivative of an argument, does not matter.
 _NEGLIGIBLE = 1e-11
 
@@ -44,6 +47,12 @@ class Estimate:
     scale: np.ndarray
     rounding: np.ndarray
     noise: np.ndarray
+
+    @property
+    def relative(self) -> np.ndarray:
+        """The errors, relative to the terms; infinite if there are none."""
+        with np.errstate(all="ignore"):
+            return np.where(self.scale > 0, self.error / self.scale, np.inf)
 
     def multiply(self, factor: float) -> "Estimate":
         """The estimate for quantities that are `factor` times as large."""
@@ -69,6 +78,7 @@ def estimate_derivative(
     kink at t=0, or a peak that the steps straddle. `magnitude` is the size of the values, which are rounded.
     """
     best: Estimate | None = None
+    consistent: Estimate | None = None
     noise = _NOISE * magnitude / max(unit, _SMALLEST_ARGUMENT)
     for h in _steps(unit, step):
         sizes = [h, h * _RATIO, h * _RATIO**2]
@@ -85,17 +95,25 @@ def estimate_derivative(
         scale = np.maximum(plus[2][1], minus[2][1]) / sizes[2]
         estimate = Estimate(value, error, scale, rounding, noise)
         best = _choose_better(best or estimate, estimate, below_resolution=h < _FLOAT32_RESOLUTION * unit)
+        consistent = _where(estimate.relative < (consistent or estimate).relative, estimate, consistent or estimate)
         if np.all(np.isfinite(best.error) & (best.error <= np.maximum(_ACCURATE * best.scale, negligible))):
             break
     assert best is not None
-    return best
+    assert consistent is not None
+    # The errors of a wave grow as the steps get smaller, until a step is smaller than the wave.
+    decides = (consistent.relative < _CONSISTENT) & (consistent.relative < 0.01 * best.relative) & (best.scale > 0)
+    return _where(decides, consistent, best)
 
 
 def _choose_better(best: Estimate, new: Estimate, below_resolution: bool) -> Estimate:
     is_better = new.error < best.error
     if below_resolution:  # If nothing changes for such a small step, trust a larger one that saw a change.
         is_better &= (new.scale > 0) | (best.error > 0.01 * best.scale)
-    return Estimate(*(np.where(is_better, new_part, old_part) for old_part, new_part in _columns([best, new])))
+    return _where(is_better, new, best)
+
+
+def _where(mask: np.ndarray, first: Estimate, second: Estimate) -> Estimate:
+    return Estimate(*(np.where(mask, one, other) for one, other in _columns([first, second])))
 
 
 def _steps(unit: float, step: float | None) -> list[float]:
