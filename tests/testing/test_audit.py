@@ -572,6 +572,36 @@ def test_the_line_is_of_the_op_also_in_a_folder_with_the_name_of_the_library(aro
     assert report.first_nonfinite.at == "model.py:4"
 
 
+def gated(k, x, gate):
+    return x * gate, lambda dy: (dy * gate, k * dy * x)
+
+
+def given_to_the_first(k, x, gate):
+    """The whole gradient of `x * sigmoid(x)`, all of it for the first argument."""
+    return x * gate, lambda dy: (k * dy * (gate + x * gate * (1 - gate)), None)
+
+
+WHOLE = {  # A function of its inputs, of which the second is computed from the first.
+    "solve": (not_for_the_factor, tf.linalg.cholesky, SPD),
+    "all for the first": (given_to_the_first, tf.sigmoid, X),
+    "each its own": (gated, tf.sigmoid, X),
+    "through a variable": (given_to_the_first, lambda x: tf.sigmoid(x) * W[0, 0] / W[0, 0], X),
+}
+AROUND_WHOLE = {"loop": in_a_loop, "conditional": in_a_conditional, **AROUND}
+
+
+@pytest.mark.parametrize(("k", "verdict"), [(1.0, "right"), (1.1, "differs"), (-1.0, "differs")])
+@pytest.mark.parametrize("around", [around for around in AROUND_WHOLE if around != "overridden"])
+@pytest.mark.parametrize("name", WHOLE)
+def test_inputs_that_are_functions_of_one_another_are_judged_as_a_whole(name, around, k, verdict):
+    function, second, x = WHOLE[name]
+    rule = decorated(function, k)
+    report = cg.testing.audit(AROUND_WHOLE[around](lambda x: tf.reduce_sum(tf.sin(rule(x, second(x))))), [x])
+    row = report.rows[-1]
+    assert (row.function, row.verdict) == ("<lambda>", verdict)
+    assert ("as a whole" in row.detail) == (verdict == "right" and function is not gated)
+
+
 def test_what_the_user_declares():
     name = next(name for name in NAMED if name.startswith("without_mask"))
     like = {name: lambda x: x}

@@ -7,6 +7,7 @@ TensorFlow's is not finite, numeric differentiation decides.
 import copy
 import dataclasses
 import hashlib
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
@@ -233,7 +234,8 @@ class Computation:
             op = GraphCopy([]).copy_op(place.new_op, inputs)[0].op
             upstream = [tf_internal.graph_placeholder(t.dtype, t.shape) for t in op.outputs]
             found = [slices.to_dense(g) for g in tf_internal.find_gradient_function(op)(op, *upstream)]
-            parts = [[g for i in leaf if (g := found[place.offset + i]) is not None] for leaf in place.leaves]
+            every = [*place.leaves, *place.dependent]
+            parts = [[g for i in leaf if (g := found[place.offset + i]) is not None] for leaf in every]
             gradients = [tf.add_n(group) if group else None for group in parts]
         given = dict(zip(place.positions, dys, strict=True))
         # An argument that tf.custom_gradient returns beside the results has no upstream gradient.
@@ -242,6 +244,12 @@ class Computation:
         stand_ins += [(inside, outside) for outside, inside in graph.captures]
         rule = GraphCopy(stand_ins, _in_double_precision if double else None, pure=True)
         by_rule = [None if g is None else rule.tensors([g])[0] for g in gradients]
+        if place.dependent:
+            xs = copy.tensors([place.inputs[leaf[0]] for leaf in place.dependent])
+            pairs = [(x, g) for x, g in zip(xs, by_rule[len(leaves) :], strict=True) if g is not None]
+            passed = tf.gradients([x for x, _ in pairs], leaves, [g for _, g in pairs]) if pairs else []
+            groups = [filter(tf.is_tensor, group) for group in itertools.zip_longest(by_rule[: len(leaves)], passed)]
+            by_rule = [tf.add_n(group) if (group := [*map(slices.to_dense, each)]) else None for each in groups]
         expected: list[Any] = [None] * len(leaves)
         if not place.reason:
             expected = [slices.to_dense(g) for g in tf.gradients(values, leaves, list(dys))]
@@ -320,6 +328,13 @@ def check(place: Place, run: Run, computation: Computation, max_elements: int) -
         found.add("unknown", f"computing it again fails: {in_one_line(error)}")
     if place.reason:
         found.state, found.detail = "unknown", place.reason
+    if found.state == "wrong" and place.whole:  # What the rule does not give to one input it can give to another.
+        of_whole = Computation(place.whole, computation._declared, computation.like)
+        index = next(i for i, each in enumerate(place.runs) if each is run)
+        whole = check(place.whole, place.whole.runs[index], of_whole, max_elements)
+        if whole.state != "wrong":
+            found.state, found.detail, found.error = whole.state, whole.detail, whole.error
+            found.remarks.append("Some inputs are functions of others, so this is about their gradients as a whole.")
     return found
 
 

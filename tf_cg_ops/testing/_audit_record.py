@@ -81,6 +81,9 @@ class Place:
     handles: list[tuple[Any, Any]] = field(default_factory=list)
     draws: bool = False  # Whether the random numbers in its value depend on the inputs.
     reason: str = ""  # Why the place is not checked; empty if it is.
+    # If some leaves are computed from others: the place with only these others, and those in `dependent`.
+    whole: "Place | None" = None
+    dependent: list[list[int]] = field(default_factory=list)
     # The first run, and the last one whose upstream gradients so far were finite.
     runs: list[Run] = field(default_factory=list)
     count: int = 0  # How often a gradient arrived.
@@ -233,7 +236,8 @@ class Recording:
         """The outputs, with a gradient that records what arrives."""
         here = tf.compat.v1.get_default_graph()
         # Captured here, because the gradient of a conditional finds no tensors from around it.
-        recorded = [tf_internal.capture(here, t) for t in copy.tensors(place.recorded)]
+        tensors = place.recorded + (place.whole.recorded if place.whole else [])
+        recorded = [tf_internal.capture(here, t) for t in copy.tensors(tensors)]
         for i, tensor in enumerate(recorded):
             if tensor.dtype == tf.resource:
                 recorded[i] = tf.raw_ops.ReadVariableOp(resource=tensor, dtype=dtype_behind(_eager_handle(tensor)))
@@ -260,7 +264,12 @@ class Recording:
         place.has_finite_upstream &= all(bool(np.all(np.isfinite(numbers(dy)))) for dy in upstream)
         # A loop has many runs. The last one whose upstream is finite may be where a nan was born.
         if not place.runs or place.has_finite_upstream:
-            place.runs = [*place.runs[:1], Run([np.array(dy) for dy in upstream], [np.array(x) for x in values])]
+            dys, xs = [np.array(dy) for dy in upstream], [np.array(x) for x in values]
+            own, last = len(place.recorded), len(place.recorded)
+            if place.whole:
+                last += len(place.whole.recorded)
+                place.whole.runs = [*place.whole.runs[:1], Run(dys, xs[own:])]
+            place.runs = [*place.runs[:1], Run(dys, xs[:own] + xs[last:])]
         return [np.array(True)]
 
 
@@ -318,9 +327,28 @@ def _find_inside(place: Place) -> None:
         if has_numbers(dtype_behind(tensor) if tensor.dtype == tf.resource else tensor.dtype):
             by_source.setdefault(source_of(tensor), []).append(i)
     place.leaves = list(by_source.values())
+    tensors = [(source, place.inputs[leaf[0]]) for source, leaf in by_source.items()]
+    tensors = [(source, _root(t)) for source, t in tensors if t.dtype != tf.resource]
+    dependent = [s for s, t in tensors if _before(t.op.inputs, [other for other, _ in tensors if other != s])[1]]
+    _find_computation(place, list(by_source))
+    if dependent and not place.reason:
+        independent = [source for source in by_source if source not in dependent]
+        place.whole = dataclasses.replace(
+            place,
+            leaves=[by_source[source] for source in independent],
+            dependent=[by_source[source] for source in dependent],
+            inside=[],
+            handles=[],
+            draws=False,
+        )
+        _find_computation(place.whole, independent)
+
+
+def _find_computation(place: Place, sources: list[Any]) -> None:
+    """Finds the ops between the leaves, which are of these sources, and the results."""
     place.recorded = [place.inputs[leaf[0]] for leaf in place.leaves]
     ends = [*place.results, *(t for t in place.needed if t is not None)]
-    ops, place.stand_ins = _before(ends, list(by_source))
+    ops, place.stand_ins = _before(ends, sources)
     moved, drawn = {id(t) for t, _ in place.stand_ins}, set()
     for op in ops:
         is_random = draws(op)
@@ -360,7 +388,7 @@ def _find_inside(place: Place) -> None:
         place.reason = "its solver stops at a tolerance, which numeric differentiation sees"
     elif any(handle is None for _, handle in place.handles):
         place.reason = "it reads a resource that is made inside the model"
-    elif any(_root(t).dtype != tf.resource for t, _ in _before(written, list(by_source))[1]):
+    elif any(_root(t).dtype != tf.resource for t, _ in _before(written, sources)[1]):
         place.reason = "its value goes through a variable that it writes"
     elif lacking:
         place.reason = f"TensorFlow has no gradient of its op '{lacking[0].name}' ({lacking[0].type})"
