@@ -73,12 +73,12 @@ class ModeComparisons:
                 run = functools.partial(derive, _modes.wrap(mode, function))
                 (derivatives, values), *rest = _modes.run(mode, run, inputs)
                 rest_in_eager_mode = [derive(function, tensors)[0] for tensors in inputs[1 : 1 + len(rest)]]
-                multiples = []
+                changed = []
                 if order == "tangent" or (intended is not None and mode == self.modes[0]):
-                    multiples = list(self._multiples(mode, order, run, function, direction, references, derivatives))
-                alone = []
+                    changed += self._multiples(mode, order, run, function, direction, references, derivatives)
+                self.tangents_are_linear &= order != "tangent" or not changed
                 if order == "first" and mode == self.modes[0]:
-                    alone = list(self._alone(mode, run, inputs[0], references, derivatives))
+                    changed += self._alone(mode, run, inputs[0], references, derivatives)
             except Exception as error:
                 self.add_exception(mode, order, [reference.name for reference in references], error)
                 continue
@@ -86,16 +86,13 @@ class ModeComparisons:
                 outputs = function.call(inputs[0][: len(function.values)])
                 for name, value, y in zip(numbered("value", len(values)), values, outputs, strict=True):
                     add(exact_reference(name, to_double_precision(y), y.dtype, _EAGER), value, order="value")
-            self.tangents_are_linear &= order != "tangent" or not multiples
             for reference, derivative in zip(references, derivatives, strict=True):
                 comparison = add(reference, derivative, hint)
                 if comparison.passed:
-                    self.comparisons += [c for original, c in multiples + alone if original is reference]
+                    self.comparisons += [c for original, c in changed if original is reference]
             for k, ((found, _), expected) in enumerate(zip(rest, rest_in_eager_mode, strict=True), start=2):
                 for first, derivative, wanted in zip(references, found, expected, strict=True):
-                    array = np.zeros(first.shape) if wanted is None else to_double_precision(wanted)
-                    name = f"{first.name} ({k} of {len(rest) + 1} in a batch)"
-                    add(exact_reference(name, array, first.dtype, _EAGER), derivative)
+                    add(_another(first, f"{k} of {len(rest) + 1} in a batch", wanted, _EAGER), derivative)
 
     def _multiples(
         self,
@@ -142,30 +139,27 @@ class ModeComparisons:
         derivatives: list[Any],
     ) -> Iterator[tuple[Reference, GradientComparison]]:
         """A failure for each derivative that changes if no other argument is watched, or no other output is used."""
-        count = len(references)
-        repeated = _BATCH if mode == "vectorized" else 1
-        dys = inputs[count:]
-        cases = [
-            (f"if only '{r.name}' is needed", slice(i, i + 1), slice(None), inputs) for i, r in enumerate(references)
-        ]
+        count, dys = len(references), inputs[len(references) :]
+        cases = [(f"if only '{r.name}' is needed", slice(i, i + 1), slice(None)) for i, r in enumerate(references)]
         cases *= count > 1
         for k, name in enumerate(numbered("value", len(dys)) if len(dys) > 1 else []):
-            rest = [dy if i == k else tf.zeros_like(dy) for i, dy in enumerate(dys)]
-            cases.append((f"if only {name} is used", slice(None), slice(k, k + 1), inputs[:count] + rest))
-        for case, needed, used, given in cases:
-            expected = derivatives if given is inputs else _modes.run(mode, run, [given] * repeated)[0][0]
-            only = functools.partial(run, needed=needed, used=used)
-            names = [f"{reference.name} ({case})" for reference in references[needed]]
+            cases.append((f"if only {name} is used", slice(None), slice(k, k + 1)))
+        for case, needed, used in cases:
+            # Those of other outputs are zeros.
+            given = inputs[:count] + [
+                tf.zeros_like(dy) if i not in range(len(dys))[used] else dy for i, dy in enumerate(dys)
+            ]
+            compute = functools.partial(_modes.run, mode, inputs=[given] * (_BATCH if mode == "vectorized" else 1))
+            expected = derivatives if used == slice(None) else compute(run)[0][0]
             try:
-                found, _ = _modes.run(mode, only, [given] * repeated)[0]
+                found, _ = compute(functools.partial(run, needed=needed, used=used))[0]
             except Exception as error:
-                self.add_exception(mode, "first", names, error)
-                continue
-            for original, name, wanted, got in zip(references[needed], names, expected[needed], found, strict=True):
-                array = np.zeros(original.shape) if wanted is None else to_double_precision(wanted)
-                reference = exact_reference(
-                    name, array, original.dtype, "if all are" if given is inputs else "for zeros"
+                self.add_exception(
+                    mode, "first", [f"{reference.name} ({case})" for reference in references[needed]], error
                 )
+                continue
+            for original, wanted, got in zip(references[needed], expected[needed], found, strict=True):
+                reference = _another(original, case, wanted, "if all are")
                 tolerances = _modes.tolerances_in(mode, self.tolerances, reference.size)
                 comparison = compare(mode, "first", reference, got, tolerances, lambda *_: "")
                 if not comparison.passed:
@@ -176,3 +170,9 @@ class ModeComparisons:
         where = (mode, order, ", ".join(names))
         self.comparisons.append(GradientComparison(*where, passed=False, problem=in_one_line(error), raised=True))
         self.error = error
+
+
+def _another(original: Reference, case: str, wanted: Any, source: str) -> Reference:
+    """The reference for the same argument in another case."""
+    array = np.zeros(original.shape) if wanted is None else to_double_precision(wanted)
+    return exact_reference(f"{original.name} ({case})", array, original.dtype, source)
