@@ -9,7 +9,7 @@ import tensorflow as tf
 from tf_cg_ops._src.core import slices, tf_internal
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
 from tf_cg_ops._src.custom_gradient.wording import Wording
-from tf_cg_ops._src.graphs import control_flow, inline
+from tf_cg_ops._src.graphs import control_flow
 from tf_cg_ops._src.memory.loop_step import LoopStep
 from tf_cg_ops._src.rewrite.built_functions import find_or_build
 from tf_cg_ops._src.rewrite.traced_call import ThreadSafeFunction, trace
@@ -40,14 +40,12 @@ class Equations:
 
     def __call__(self, unknowns: Sequence[tf.Tensor], values: Sequence[tf.Tensor], handles: Sequence[Any]) -> tf.Tensor:
         """The function in the default graph."""
-        graph = tf.compat.v1.get_default_graph()
-        num_operations = graph.num_operations()
         inputs, outside = values[: self._num_inputs], values[self._num_inputs :]
-        (output,), _ = self._step([*unknowns, *inputs], self._step.state(outside), outside, list(handles))
-        if tf_internal.could_possibly_record():
-            for op in graph.get_operations()[num_operations:]:
-                if op.type not in control_flow.TYPES:  # These record themselves.
-                    inline.record(op)
+        # `tf.gradients` differentiates the result, and the tapes its gradient. To TensorFlow that must look like two
+        # tapes: under one, the gradient of a conditional or loop reads values that no tape has recorded.
+        with tf.GradientTape() as tape:
+            tape.watch([tensor for tensor in (*unknowns, *values) if tf_internal.is_trainable(tensor)])
+            (output,), _ = self._step([*unknowns, *inputs], self._step.state(outside), outside, list(handles), True)
         return output
 
     def find_or_build(self, key: Any, build: Callable[[], Any]) -> Any:

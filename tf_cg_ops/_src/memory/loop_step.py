@@ -72,9 +72,14 @@ class LoopStep:
         return [value for variable, value in by_variable if variable.is_written]
 
     def __call__(
-        self, inputs: Sequence[tf.Tensor], state: Sequence[tf.Tensor], values: Sequence[tf.Tensor], handles: list[Any]
+        self,
+        inputs: Sequence[tf.Tensor],
+        state: Sequence[tf.Tensor],
+        values: Sequence[tf.Tensor],
+        handles: list[Any],
+        records: bool = False,
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """The outputs of the step and the new state, in the default graph."""
+        """The outputs of the step and the new state, in the default graph, and on the tapes if it `records`."""
         captured, of_variables = values[: -len(self._variables) or None], values[len(values) - len(self._variables) :]
         read = {id(handles[v.position]): value for v, value in zip(self._variables, of_variables, strict=True)}
         written = {id(handles[v.position]): value for v, value in zip(self._written, state, strict=True)}
@@ -93,7 +98,9 @@ class LoopStep:
                 return [gather(op, value, inputs[1])]
             return [value] if op.outputs else []
 
-        copy = GraphCopy(zip(self.inputs, [*inputs, *captured, *handles], strict=True), replace, names=True)
+        copy = GraphCopy(
+            zip(self.inputs, [*inputs, *captured, *handles], strict=True), replace, records=records, names=True
+        )
         outputs = copy.outputs_of(self.graph)
         return outputs, [written[id(handles[variable.position])] for variable in self._written]
 

@@ -1,0 +1,58 @@
+"""Second derivatives of implicit functions whose equations hold conditionals, loops and called functions."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_cg_ops as cg
+
+from ..support.modes import RUNS
+
+X = tf.constant([[0.4, -1.1], [0.3, 0.8]], tf.float64)
+DY = tf.constant([[1.0, 10.0], [-3.0, 5.0]], tf.float64)
+V = tf.constant([[2.0, -1.0], [4.0, 7.0]], tf.float64)
+
+
+def f(x):
+    return tf.math.l2_normalize(tf.tanh(x), 1)
+
+
+MAPS = {
+    "plain ops": f,
+    "called function": tf.function(f),
+    "cond": lambda x: tf.cond(tf.reduce_sum(x) > -100.0, lambda: f(x), lambda: x),
+    "switch_case": lambda x: tf.switch_case(tf.constant(1), [lambda: x, lambda: f(x), lambda: x**3]),
+    "while_loop": lambda x: tf.while_loop(
+        lambda *_: True, lambda i, y: (i + 1, f(y) * x), (0, x), maximum_iterations=2
+    )[1],
+}
+
+# Each is `map_`, as the solution of an equation.
+SOLVERS = {
+    "root": lambda map_, x: cg.implicit_root(lambda y, a: y - map_(a), map_)(x),
+    "root, closed over": lambda map_, x: cg.implicit_root(lambda y, _: y - map_(x), map_)(x),
+    "fixed point": lambda map_, x: cg.implicit_fixed_point(lambda y, a: 0.5 * y + 0.5 * map_(a), map_)(x),
+    "minimum": lambda map_, x: cg.implicit_minimum(lambda y, a: tf.reduce_sum(0.5 * y**2 - y * map_(a)), map_)(x),
+}
+
+
+def first_and_second(function):
+    def run(x):
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = function(x)
+            dx = tape.gradient(y, x, DY)
+        return dx, outer.gradient(dx, x, V)
+
+    return run
+
+
+@pytest.mark.parametrize("mode", RUNS)
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("name", MAPS)
+def test_derivatives_are_those_of_the_solution(name, solver, mode):
+    found = RUNS[mode](first_and_second(lambda x: SOLVERS[solver](MAPS[name], x)))(X)
+    for derivative, expected in zip(found, first_and_second(MAPS[name])(X), strict=True):
+        np.testing.assert_allclose(derivative, expected, rtol=1e-7, atol=1e-9)
