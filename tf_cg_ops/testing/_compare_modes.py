@@ -73,7 +73,7 @@ class ModeComparisons:
                 run = functools.partial(derive, _modes.wrap(mode, function))
                 (derivatives, values), *rest = _modes.run(mode, run, inputs)
                 rest_in_eager_mode = [derive(function, tensors)[0] for tensors in inputs[1 : 1 + len(rest)]]
-                changed = []
+                changed: list[tuple[Reference, GradientComparison]] = []
                 if order == "tangent" or (intended is not None and mode == self.modes[0]):
                     changed += self._multiples(mode, order, run, function, direction, references, derivatives)
                 self.tangents_are_linear &= order != "tangent" or not changed
