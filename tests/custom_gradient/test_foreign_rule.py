@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.modes import RUNS, first_and_second_order, run_in_a_fresh_process
+from ..support.modes import RUNS, first_and_second_order, run_in_a_fresh_process, vjp
 from ..support.tensors import pairs
 
 X = np.array([0.4, -1.3, 2.1])
@@ -216,3 +216,13 @@ def test_eager_calls_share_what_they_build_and_not_what_the_rule_reads(around):
     for factor in (2.0, 5.0):
         _, dx = value_and_gradient(AROUND[around](times(tf.constant(factor, tf.float64))))
         np.testing.assert_allclose(dx, factor * DY, rtol=1e-9)
+
+
+@pytest.mark.parametrize("mode", RUNS)
+def test_a_gradient_function_with_a_gradient_too_many_is_an_error(mode):
+    @tf.custom_gradient
+    def doubled(x):
+        return 2.0 * x, lambda dy: (dy, dy)
+
+    with pytest.raises(ValueError, match="gradient function of 'doubled' must return one gradient .*, 1 in all, got 2"):
+        RUNS[mode](lambda x: vjp(lambda: cg.recompute_grad(doubled)(x), [x], x))(tf.constant([1.0, 10.0]))

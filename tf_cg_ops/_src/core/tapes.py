@@ -62,9 +62,9 @@ def new_tapes_record() -> bool:
 
 @contextlib.contextmanager
 def recording_apart() -> Iterator[Callable[[], bool]]:
-    """A scope in which new tapes record, even if an accumulator computes a tangent around it.
+    """A scope in which new tapes record, even while an accumulator computes a tangent.
 
-    Yields a function for a function of tangents: whether the accumulator that calls it was made in this scope.
+    Yields a function that a function of tangents can call: it tells whether the accumulator was made in this scope.
     """
     if not tf_internal.could_possibly_record():
         yield lambda: True
@@ -73,7 +73,7 @@ def recording_apart() -> Iterator[Callable[[], bool]]:
     with tf_internal.push_forwardprop_state(), tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(source)
 
-        def is_of_scope() -> bool:  # Other accumulators are around the tape, which does not record in them.
+        def is_of_scope() -> bool:  # The tape does not record while an accumulator around it computes.
             result = _new_constant()
             tf_internal.record_operation("probe", [result], [source], lambda dy: [dy])
             return tf_internal.should_record_backprop([result])
@@ -95,8 +95,8 @@ _resumed = _Resumed()
 def recording_resumed(inputs: Sequence[tf.Tensor]) -> Iterator[bool]:
     """A scope in a function of tangents of the inputs in which new tapes record.
 
-    The accumulator records, too, so compute with identities that were made outside of the scope, which it does not
-    watch. Yields whether this accumulator needs no tangents, because it is in such a scope already.
+    The accumulator records, too. It does not watch identities made outside of the scope, so compute with those.
+    Yields whether the accumulator already is in such a scope, and needs no tangents.
     """
     mark, tangent, turns = _new_constant(), _new_constant(), itertools.count()
     num_outer = _watchers(inputs)
@@ -111,9 +111,9 @@ def recording_resumed(inputs: Sequence[tf.Tensor]) -> Iterator[bool]:
 
 
 def _watchers(tensors: Sequence[tf.Tensor], result: Any = None, tangent: Callable[[], Any] = lambda: None) -> int:
-    """The number of accumulators that watch one of the tensors, outside of one that computes a tangent.
+    """How many accumulators watch one of the tensors. Those that compute a tangent do not count.
 
-    From the outermost to the innermost, each gets a tangent of the result.
+    From the outermost to the innermost, each gets a tangent for the result.
     """
     tangents, number = [], len(tensors)
 

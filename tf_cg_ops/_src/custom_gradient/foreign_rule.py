@@ -1,8 +1,8 @@
-"""Ops of `tf.custom_gradient` become ops of this library, in each graph that this library traces to copy it.
+"""Replaces ops of `tf.custom_gradient` by ops of this library, in each graph that this library traces and copies.
 
-Their gradients are Python closures over the graph. Each is called once here, next to its op, so that what it reads
-becomes captures of the new op. Ops in the rule itself only become ops without a rule: theirs are traced when somebody
-differentiates the rule, so a function that its own rule calls costs one trace.
+The gradient of such an op is a Python closure over the graph. It is called once here, next to the op, and the new op
+captures what it reads. If the rule contains such ops, too, their closures are only called when you differentiate the
+rule. So if a rule calls its own function, the function is traced once.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ _WORDING = dataclasses.replace(
 
 
 def conversion(graph: Any) -> Callable[..., list[Any]] | None:
-    """A function like a traced graph, for its placeholders, in which all ops are ours; None if they already are."""
+    """A function that copies a traced graph with its foreign ops replaced; None if there are none."""
     if not _has_foreign_ops(graph):
         return None
     outside = [(inside, outside) for outside, inside in graph.captures]
@@ -57,12 +57,12 @@ def _is_foreign(op: Any) -> bool:
 
 
 def _converted(copy: GraphCopy, op: Any, inputs: list[tf.Tensor], around: Any) -> list[tf.Tensor]:
-    """Copies an op of `tf.custom_gradient`, an identity of the results and what the user's function reads.
+    """Copies an op of `tf.custom_gradient`. Its inputs are the results, and what the user's function reads.
 
-    `around` is the graph with the copy of the whole.
+    `around` is the graph into which everything is copied.
     """
     gradient, name = tf_internal.find_gradient_function(op), tf_internal.name_of_python_gradient(op) or op.name
-    # Of a loaded model it is not known which of the inputs are results. These have no gradients.
+    # A loaded model does not say which inputs are results. Results have no gradients.
     known = tf_internal.num_results_of_python_gradient(op)
     num_results, first = (len(op.inputs), 0) if known is None else (known, known)
 
@@ -71,6 +71,11 @@ def _converted(copy: GraphCopy, op: Any, inputs: list[tf.Tensor], around: Any) -
             raise unreachable[0]
         given = gradient(op, *dys, *[None] * (len(op.inputs) - num_results))
         gradients = [g if g is None or isinstance(g, tf.IndexedSlices) else tf.convert_to_tensor(g) for g in given]
+        if len(gradients) != len(op.inputs):
+            raise ValueError(
+                f"{API}: the gradient function of '{name}' must return one gradient for each argument and variable, "
+                f"{len(op.inputs) - first} in all, got {len(gradients) - first}. Return None for those without one."
+            )
         for tensor, g in zip(op.inputs, gradients, strict=True):
             if g is not None and tensor.dtype != tf.resource and not g.shape.is_compatible_with(tensor.shape):
                 raise ValueError(
@@ -106,9 +111,9 @@ def _converted(copy: GraphCopy, op: Any, inputs: list[tf.Tensor], around: Any) -
 
 
 def _copied(copy: GraphCopy, op: Any, tensor: Any) -> Any:
-    """The copy of a tensor that the gradient of this op reads; of a tensor from outside, the one that captures it.
+    """The copy of a tensor that the gradient of this op reads. A tensor from outside stands for itself.
 
-    None for a tensor of another function, which the gradients of a loaded loop read.
+    None if it belongs to another function. The gradients of a loaded loop read such tensors.
     """
     graph = op.graph
     tensor = next((inside for outside, inside in graph.captures if outside is tensor), tensor)

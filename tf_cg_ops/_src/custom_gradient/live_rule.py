@@ -40,8 +40,8 @@ class LiveRule:
 
     def captured_gradients(self, op: Any, upstream: Sequence[Any]) -> list[Any]:
         """The gradients as tensors of the default graph."""
-        capture_by_id = {id(outside): inside for outside, inside in self.captured()}
-        with capture_substitutes(capture_by_id):
+        captured = self.captured()  # Kept, so that the ids stay valid.
+        with capture_substitutes({id(outside): inside for outside, inside in captured}):
             return [_captured(gradient) for gradient in self.backward(list(upstream))]
 
 
@@ -95,7 +95,7 @@ def keep(op: Any, live_rule: LiveRule) -> None:
 def copy_rules(copies: list[tuple[Any, Any]], around: Sequence[tuple[Any, Any]] = ()) -> None:
     """Gives copied ops the live rules of the originals.
 
-    `copies` are pairs of a tensor and its copy, `around` those of the graphs around them.
+    `copies` pairs each tensor with its copy. `around` does the same for the graphs around this one.
     """
     known = [*around, *copies]
     for op, copy in {tensor.op: copy.op for tensor, copy in copies}.items():
@@ -111,7 +111,7 @@ def copy_rules(copies: list[tuple[Any, Any]], around: Sequence[tuple[Any, Any]] 
 
 
 def _carry(op: Any, copy: Any, pairs: Callable[[], Sequence[tuple[Any, Any]]]) -> None:
-    """Gives a copied op the rule of the original, as Python knows it, for these pairs of a tensor and its copy."""
+    """Gives a copied op the live rule of the original. `pairs` gives each tensor with its copy."""
     if op.type != "CustomGradientRule" or copy.type != op.type:
         return
     rule_op.set_rule_graph(copy, rule_op.rule_graph(op))

@@ -93,8 +93,8 @@ def _record_capture(graph: Any, captured: Any, tensor: Any) -> None:
 class RuleGraph(tf_internal.FuncGraphWithMakeOp):
     """The graph of a function that captures only the shape of an outer tensor if it reads nothing else."""
 
-    # In a trace that forward mode asks for: whether the accumulator that computes a tangent was made in the trace.
-    # Others do not watch what it captures: they record the rule where it is imported.
+    # Tells whether the accumulator that computes a tangent was made in this trace; None if the trace is not for forward
+    # mode. Other accumulators do not watch what the trace captures: they record the rule where it is imported.
     is_traced_in: Callable[[], bool] | None = None
 
     def capture(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:

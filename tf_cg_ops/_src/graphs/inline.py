@@ -57,10 +57,7 @@ def inline(
 def _copies(
     graph: Any, scope: str, copy_by_name: dict[str, tf.Operation], arguments: Sequence[Any]
 ) -> dict[int, tuple[tf.Tensor, tf.Tensor]]:
-    """By its id, each tensor of a graph, and of the functions that it calls, with its copy.
-
-    The value of a variable is no copy of the handle.
-    """
+    """Each tensor of a graph, and of the functions that it calls, with its copy, by the id of the tensor."""
     copies = {id(t): (t, copy) for t, copy in zip(graph.inputs, arguments, strict=True) if copy is not None}
     for op in graph.get_operations():
         copied = list(getattr(copy_by_name.get(scope + op.name), "outputs", ()))
