@@ -32,6 +32,11 @@ SOLVERS = {
     "root, closed over": lambda map_, x: cg.implicit_root(lambda y, _: y - map_(x), map_)(x),
     "fixed point": lambda map_, x: cg.implicit_fixed_point(lambda y, a: 0.5 * y + 0.5 * map_(a), map_)(x),
     "minimum": lambda map_, x: cg.implicit_minimum(lambda y, a: tf.reduce_sum(0.5 * y**2 - y * map_(a)), map_)(x),
+    # The solution is exact, so TensorFlow's third derivative of a square by `**` is nan there.
+    "minimum of squares": lambda map_, x: cg.implicit_minimum(lambda y, a: tf.reduce_sum((y - map_(a)) ** 2), map_)(x),
+    "minimum of other powers": lambda map_, x: cg.implicit_minimum(
+        lambda y, a: tf.reduce_sum((y - map_(a)) ** 2 + (y - map_(a)) ** 3 + (y - map_(a)) ** 4.0), map_
+    )(x),
 }
 
 

@@ -45,12 +45,36 @@ class Equations:
         # tapes: under one, the gradient of a conditional or loop reads values that no tape has recorded.
         with tf.GradientTape() as tape:
             tape.watch([tensor for tensor in (*unknowns, *values) if tf_internal.is_trainable(tensor)])
-            (output,), _ = self._step([*unknowns, *inputs], self._step.state(outside), outside, list(handles), True)
+            (output,), _ = self._step(
+                [*unknowns, *inputs],
+                self._step.state(outside),
+                outside,
+                list(handles),
+                records=True,
+                replaced=_product_for_power,
+            )
         return output
 
     def find_or_build(self, key: Any, build: Callable[[], Any]) -> Any:
         """Returns `build()`, or what an earlier call in eager mode built for an equal function."""
         return find_or_build(("equations", key), self._step.graph, self._step.inputs, build)
+
+
+def _product_for_power(_: Any, op: Any, inputs: list[tf.Tensor]) -> list[tf.Tensor] | None:
+    """The power with a small constant exponent: TensorFlow's third derivative of `x**2` is nan at 0.
+
+    A residual that is the gradient of an objective has lost one order already.
+    """
+    exponent = _constant(op.inputs[1]) if op.type == "Pow" else None
+    return [functools.reduce(tf.multiply, inputs[:1] * int(exponent))] if exponent in (1, 2, 3, 4) else None
+
+
+def _constant(tensor: tf.Tensor) -> Any:
+    """The number in a scalar constant, or in the exponents of TensorFlow's gradients of a power; None for others."""
+    if tensor.op.type == "Sub":
+        before, one = map(_constant, tensor.op.inputs)
+        return None if before is None or one is None else before - one
+    return tf.get_static_value(tensor) if tensor.shape.rank == 0 else None
 
 
 class Point:

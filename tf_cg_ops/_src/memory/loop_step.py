@@ -11,7 +11,7 @@ import tensorflow as tf
 from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.custom_gradient.variables import handles_of
 from tf_cg_ops._src.graphs import control_flow
-from tf_cg_ops._src.graphs.graph_copy import GraphCopy
+from tf_cg_ops._src.graphs.graph_copy import GraphCopy, Replace
 from tf_cg_ops._src.memory.forward_pass import gather, with_derivative_of
 from tf_cg_ops._src.rewrite.traced_call import Outside, graph_to_copy
 
@@ -78,8 +78,12 @@ class LoopStep:
         values: Sequence[tf.Tensor],
         handles: list[Any],
         records: bool = False,
+        replaced: Replace = lambda *_: None,
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """The outputs of the step and the new state, in the default graph, and on the tapes if it `records`."""
+        """The outputs of the step and the new state, in the default graph, and on the tapes if it `records`.
+
+        `replaced` can give the outputs of ops that do not use a variable.
+        """
         captured, of_variables = values[: -len(self._variables) or None], values[len(values) - len(self._variables) :]
         read = {id(handles[v.position]): value for v, value in zip(self._variables, of_variables, strict=True)}
         written = {id(handles[v.position]): value for v, value in zip(self._written, state, strict=True)}
@@ -87,7 +91,7 @@ class LoopStep:
         def replace(copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor] | None:
             handle = id(inputs[0]) if inputs else None
             if handle not in read or op.type not in _READS | _WRITES.keys():
-                return None
+                return replaced(copy, op, inputs)
             value = read[handle]
             if handle in written:
                 # As in a plain loop, the derivative goes to the variable and not to what was assigned.
@@ -98,9 +102,8 @@ class LoopStep:
                 return [gather(op, value, inputs[1])]
             return [value] if op.outputs else []
 
-        copy = GraphCopy(
-            zip(self.inputs, [*inputs, *captured, *handles], strict=True), replace, records=records, names=True
-        )
+        values = zip(self.inputs, [*inputs, *captured, *handles], strict=True)
+        copy = GraphCopy(values, replace, records=records, names=True)
         outputs = copy.outputs_of(self.graph)
         return outputs, [written[id(handles[variable.position])] for variable in self._written]
 
