@@ -61,7 +61,6 @@ def audit(
     upstream: Structure = None,
     like: Mapping[str, Callable[..., Structure]] = {},
     intended: Collection[str] = (),
-    max_elements: int = 64,
     progress: Callable[[str], None] | None = None,
 ) -> AuditReport:
     """Checks the custom gradients in a model, on the values of one real backward pass.
@@ -97,8 +96,6 @@ def audit(
         as in `check_gradient`. The keys are names of functions, or places such as "model.py:12", as the report shows
         them. A place counts before a name.
       intended: The names or places of functions that can have any gradient.
-      max_elements: How many elements of an input are moved one by one, where a random direction of all elements tells
-        nothing, as at a kink.
       progress: Called with a line of text now and then, such as `print`.
 
     Returns:
@@ -107,7 +104,7 @@ def audit(
 
     Raises:
       TypeError: `f` cannot be called with `args`, or an option has the wrong type.
-      ValueError: `max_elements` is not positive; `args` does not name the inputs of a Keras model; a name in `like` or
+      ValueError: `args` does not name the inputs of a Keras model; a name in `like` or
         `intended` is not in the model; a function in `like` or `upstream` has another shape; or the value has no
         gradient.
       MemoryError: There is not enough memory.
@@ -115,7 +112,7 @@ def audit(
 
     TensorFlow has nothing like it. Each function in a test of its own is a job for `tf_cg_ops.testing.check_gradient`.
     """
-    _check_arguments(f, args, like, intended, max_elements)
+    _check_arguments(f, args, like, intended)
     report_progress = progress or (lambda line: None)
     reported = time.monotonic()
     model, f = f, _function_of(f)  # The model keeps its variables alive.
@@ -145,7 +142,7 @@ def audit(
             rows: list[AuditedGradient] = []
             computations: dict[Any, Computation] = {}
             for i, place in enumerate(recording.places):
-                rows.append(_row(place, like, intended, max_elements, computations))
+                rows.append(_row(place, like, intended, computations))
                 if time.monotonic() - reported > 5:
                     reported = time.monotonic()
                     report_progress(f"checked {i + 1} of {len(recording.places)}")
@@ -208,7 +205,7 @@ def _run(
         return tf_internal.call_trace(traced, *tensors)
 
 
-def _check_arguments(f: Any, args: Any, like: Any, intended: Any, max_elements: Any) -> None:
+def _check_arguments(f: Any, args: Any, like: Any, intended: Any) -> None:
     if not callable(f) and not getattr(f, "signatures", None):
         raise TypeError(
             f"{API}: f must be a function, a model or a loaded SavedModel with signatures, got {text.describe_type(f)}."
@@ -232,10 +229,6 @@ def _check_arguments(f: Any, args: Any, like: Any, intended: Any, max_elements: 
             f"{API}: intended must be a list of names of functions, or their places, got {text.describe(intended)}. "
             "Write for example intended=['spike']."
         )
-    if not isinstance(max_elements, (int, np.integer)) or isinstance(max_elements, bool):
-        raise TypeError(f"{API}: max_elements must be an int, got {text.describe(max_elements)}.")
-    if max_elements < 1:
-        raise ValueError(f"{API}: max_elements must be positive, got {max_elements}.")
     if not tf.executing_eagerly():
         raise RuntimeError(
             f"{API} must be called in eager mode, got a call in a graph. Call it outside of tf.function."
@@ -391,7 +384,6 @@ def _row(
     place: Place,
     like: Mapping[str, Any],
     intended: Collection[str],
-    max_elements: int,
     computations: dict[Any, Computation],
 ) -> AuditedGradient:
     name, declared = name_of(place.op), next((k for k in _keys(place) if k in like or k in intended), "")
@@ -411,7 +403,7 @@ def _row(
     for run in place.runs:
         known = name, declared, key(place, run) or place.op.name
         computation = computations.setdefault(known, Computation(place, declared, like.get(declared)))
-        found.append(check(place, run, computation, max_elements))
+        found.append(check(place, run, computation))
     worst, last = max(found, key=lambda each: STATES.index(each.state)), found[-1]
     verdict, detail = _verdict(place, declared, like, worst)
     return dataclasses.replace(

@@ -1,7 +1,7 @@
 """The gradient of one place against TensorFlow's own gradient of the ops inside, on the values of a recorded run.
 
-They are compared in the dtypes of the model and, if they differ there, in double precision. Where they differ still, or
-TensorFlow's is not finite, numeric differentiation decides.
+They are compared in double precision, for two upstream gradients. Where they differ, or TensorFlow's is not finite,
+numeric differentiation along a direction decides.
 """
 
 import copy
@@ -30,7 +30,7 @@ from ._report import exact_reference, in_one_line
 
 # The relative errors that pass, and the part of the error at the largest element that passes at small ones.
 _TOLERANCE = 1e-4, 1e-2
-# If constants, such as 0.1, were rounded to these dtypes.
+# If constants, such as 0.1, are rounded to these dtypes.
 _ROUNDED_CONSTANTS = {tf.half: (3e-3, 1.0), tf.bfloat16: (3e-2, 1.0)}
 # A solver stops at its tolerance, which numeric differentiation sees.
 _SOLVERS = frozenset(["implicit_root", "implicit_fixed_point", "implicit_minimum"])
@@ -160,11 +160,12 @@ class Computation:
         """The values of the leaves."""
         return [numbers(t) for t in self._run[: len(self.place.leaves)]]
 
-    def function(self, double: bool) -> FlatFunction:
-        """The values as a function of the leaves, to differentiate it numerically."""
-        tensors, count = [in_double(t) if double else t for t in self._run], len(self.place.leaves)
+    @property
+    def function(self) -> FlatFunction:
+        """The values as a function of the leaves in double precision, to differentiate it numerically."""
+        tensors, count = list(map(in_double, self._run)), len(self.place.leaves)
         specs = [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
-        value = trace(lambda *given: self._values(self._copy(given, double), double), specs)
+        value = trace(lambda *given: self._values(self._copy(given, True), True), specs)
 
         def call(leaves: Sequence[tf.Tensor]) -> list[tf.Tensor]:
             moved = [tf.cast(leaf, t.dtype) for leaf, t in zip(leaves, tensors, strict=False)]
@@ -180,8 +181,9 @@ class Computation:
         """The relative error that passes, and its part for small elements."""
         if self.place.api in _SOLVERS:
             return _TOLERANCE_OF_SOLVERS
-        constants = [op for op in all_operations(self._traces[False].graph.get_operations()) if op.type == "Const"]
-        return max([_ROUNDED_CONSTANTS[op.outputs[0].dtype] for op in constants if _is_rounded(op)], default=_TOLERANCE)
+        ops = all_operations(self._traces[False].graph.get_operations())
+        dtypes = {op.outputs[0].dtype for op in ops if op.type == "Const"}
+        return max([_ROUNDED_CONSTANTS[dtype] for dtype in dtypes & _ROUNDED_CONSTANTS.keys()], default=_TOLERANCE)
 
     @property
     def what_draws(self) -> str:
@@ -304,16 +306,8 @@ class _DoubleOp:
         return getattr(self._op, name)
 
 
-def _is_rounded(constant: Any) -> bool:
-    """Whether a constant was rounded to half precision. Whole numbers, and such as 0.5 and 0.75, are exact."""
-    if constant.outputs[0].dtype not in _ROUNDED_CONSTANTS:
-        return False
-    value = tf.make_ndarray(constant.get_attr("value")).astype(np.float64)
-    return bool(np.any((value % 1 != 0) & (4 * np.frexp(value)[0] % 1 != 0)))
-
-
 @np.errstate(all="ignore")  # What is not finite is noticed.
-def check(place: Place, run: Run, computation: Computation, max_elements: int) -> Findings:
+def check(place: Place, run: Run, computation: Computation) -> Findings:
     """Compares the gradient on the values of one run, for its upstream gradient and for a random one."""
     arrived = [numbers(dy) for dy in run.upstream]
     found, computation = Findings(upstream_norm=_norm(arrived)), computation.at(run)
@@ -321,7 +315,7 @@ def check(place: Place, run: Run, computation: Computation, max_elements: int) -
         own = computation.answers(arrived, double=False)
         found.value_norm, found.gradient_norm = _norm(own.values), _norm(own.by_rule)
         if not place.reason:
-            _check(computation, own, max_elements, found)
+            _check(computation, own, found)
     except LikeError:
         raise
     except Exception as error:  # For example, TensorFlow's gradient of an op does not take its attributes.
@@ -331,16 +325,19 @@ def check(place: Place, run: Run, computation: Computation, max_elements: int) -
     if found.state == "wrong" and place.whole:  # What the rule does not give to one input it can give to another.
         of_whole = Computation(place.whole, computation._declared, computation.like)
         index = next(i for i, each in enumerate(place.runs) if each is run)
-        whole = check(place.whole, place.whole.runs[index], of_whole, max_elements)
+        whole = check(place.whole, place.whole.runs[index], of_whole)
         if whole.state != "wrong":
             found.state, found.detail, found.error = whole.state, whole.detail, whole.error
             found.remarks.append("Some inputs are functions of others, so this is about their gradients as a whole.")
     return found
 
 
-def _check(computation: Computation, own: _Answers, max_elements: int, found: Findings) -> None:
-    """Compares in the dtypes of the model, then in double precision, and then lets numeric differentiation decide."""
-    names, double, gradients, what = computation.place.names, False, [got for _, got, _ in own.pairs], ""
+def _check(computation: Computation, own: _Answers, found: Findings) -> None:
+    """Compares in double precision, and lets numeric differentiation decide where the gradients differ.
+
+    The answers in the dtypes of the model, `own`, must be finite.
+    """
+    names = computation.place.names
     pairs = list(zip(names, own.by_rule, own.expected, strict=True))
     missing = " and ".join(name for name, got, g in pairs if got is None and g is not None and np.any(g))
     # Such as a matrix, if the value is computed from its Cholesky factor.
@@ -348,60 +345,48 @@ def _check(computation: Computation, own: _Answers, max_elements: int, found: Fi
     if missing:
         unused = f", and a gradient for {unused}, on which it does not" if unused else ""
         found.remarks.append(f"The rule returns None for {missing}, on which the value depends{unused}.")
-    if not gradients:
+    if all(got is None for got in own.by_rule):
         return found.add("unknown", "its rule returns no gradient")
-    compared = _compare(computation, own, double)
-    if any(np.any(mask) for _, masks in compared for mask in masks.values()) or not _are_finite(own.values):
-        try:
-            exact = computation.answers(own.upstream, double=True)
-            compared, double = _compare(computation, exact, True), True
-            found.remarks += _rounding(own, exact)
-        except (tf.errors.OpError, TypeError, ValueError):
-            pass  # An op has no double precision, so what was found in the dtypes of the model counts.
-    if not all(np.all(~np.isnan(y)) for answers, _ in compared for y in answers.values):
+    random, what = computation.answers(_random_upstream(own), double=True), ""
+    if not all(np.all(~np.isnan(y)) for y in random.values):
         return found.add("unknown", "its value is not finite")
+    compared = [random]
+    if _are_finite(own.upstream) and any(map(np.any, own.upstream)):
+        # An infinite value, such as the -inf of a mask, has no derivative.
+        dys = [np.where(np.isfinite(y), dy, 0) for dy, y in zip(own.upstream, random.values, strict=True)]
+        compared.insert(0, computation.answers(dys, double=True))
+        found.remarks += _rounding(own, compared[0])
     if not _are_finite(own.upstream):  # A nan from above hides that the rule makes one of its own.
-        own, what = computation.answers(_random_upstream(own), False), " for a random upstream gradient"
-        gradients = [got for _, got, _ in own.pairs]
-    if double and not _are_finite(gradients):
+        own, what = computation.answers(random.upstream, double=False), " for a random upstream gradient"
+        found.remarks += _rounding(own, random)
+    if not _are_finite([got for _, got, _ in own.pairs]):
         found.add("wrong", f"The gradient is not finite{what}.", math.inf)
-    for k, (answers, masks) in enumerate(compared):
-        is_right = k and found.state == "right"
-        for i, mask in masks.items():
-            if np.any(mask) and found.state != "wrong":
-                found.add(*_decide(computation, answers, i, mask, double, max_elements))
-        if is_right and found.state == "wrong" and found.detail.startswith(tuple(names)):
-            found.detail = _OTHERS_ARE_WRONG
+    for k, answers in enumerate(compared):
+        was_right = k and found.state == "right"
+        for i, mask in _differences(computation, answers):
+            if found.state != "wrong":
+                found.add(*_decide(computation, answers, i, mask))
+        if was_right and found.state == "wrong":
+            found.detail = f"{found.detail} {_OTHERS_ARE_WRONG}"
     return None
 
 
-def _compare(computation: Computation, answers: _Answers, double: bool) -> list[tuple[_Answers, dict[int, np.ndarray]]]:
-    """The answers for the upstream gradient that arrived and for a random one, with masks of where they differ."""
-    finite = [np.isfinite(y) for y in answers.values]
-    found = [computation.answers(_random_upstream(answers), double)]
-    if _are_finite(answers.upstream) and any(np.any(dy) for dy in answers.upstream):
-        dys = [np.where(m, dy, 0) for dy, m in zip(answers.upstream, finite, strict=True)]
-        found.insert(0, answers if all(map(np.all, finite)) else computation.answers(dys, double))
-    points, (rtol, shared) = computation.points, computation.tolerance
+def _differences(computation: Computation, answers: _Answers) -> Iterator[tuple[int, np.ndarray]]:
+    """The leaves whose gradients differ, each with a mask of where they do."""
+    rtol, shared = computation.tolerance
     is_constant = computation.like is not None or any(op.type == "StopGradient" for op in computation.place.inside)
-    compared = []
-    for one in found:
-        masks = {}
-        for i, got, expected in one.pairs:
-            if _reads_one_triangle(points[i], got, expected):
-                expected = (expected + np.swapaxes(expected, -1, -2).conj()) / 2
-            size = np.abs(expected)
-            allowed = rtol * (size + shared * np.max(size, initial=0.0, where=np.isfinite(size)))
-            # TensorFlow's gradient through a comparison is zero.
-            is_zero = not (np.any(got) or np.any(expected) or is_constant)
-            masks[i] = (is_zero | ~(np.abs(got - expected) <= allowed)) & np.isfinite(points[i])
-        compared.append((one, masks))
-    return compared
+    for i, got, expected in answers.pairs:
+        size = np.abs(expected)
+        allowed = rtol * (size + shared * np.max(size, initial=0.0, where=np.isfinite(size)))
+        # TensorFlow's gradient through a comparison is zero.
+        is_zero = not (np.any(got) or np.any(expected) or is_constant)
+        mask = (is_zero | ~(np.abs(got - expected) <= allowed)) & np.isfinite(computation.points[i])
+        if np.any(mask):
+            yield i, mask
 
 
 def _random_upstream(answers: _Answers) -> Arrays:
     random = RandomNumbers(0)
-    # An infinite value, such as the -inf of a mask, has no derivative.
     finite = [np.isfinite(y) for y in answers.values]
     # Zeros in the upstream hide errors, and so does an output that is small beside another one.
     sizes = [typical_size(y[m]) for y, m in zip(answers.values, finite, strict=True)]
@@ -409,18 +394,7 @@ def _random_upstream(answers: _Answers) -> Arrays:
     return [np.where(m, dy, 0) for m, dy in zip(finite, drawn, strict=True)]
 
 
-def _reads_one_triangle(x: np.ndarray, got: np.ndarray, expected: np.ndarray) -> bool:
-    """Whether a function of symmetric matrices, such as `eigh`, reads one triangle, and its rule is symmetric."""
-    if x.ndim < 2 or x.shape[-1] != x.shape[-2] or (np.any(np.triu(expected, 1)) and np.any(np.tril(expected, -1))):
-        return False
-    return all(
-        np.allclose(a, np.swapaxes(a, -1, -2).conj(), rtol=1e-5, atol=1e-6 * np.max(np.abs(a))) for a in (x, got)
-    )
-
-
-def _decide(
-    computation: Computation, answers: _Answers, i: int, mask: np.ndarray, double: bool, max_elements: int
-) -> tuple[State, str, float]:
+def _decide(computation: Computation, answers: _Answers, i: int, mask: np.ndarray) -> tuple[State, str, float]:
     """Whether the rule is right where it differs from TensorFlow's gradient: a state, a detail and the error."""
     name = computation.place.names[i]
     got, own = next((got, own) for k, got, own in answers.pairs if k == i)
@@ -431,48 +405,41 @@ def _decide(
         return "wrong", "The gradient is not finite.", math.inf
     if computation.like is not None:
         return "wrong", mistake, math.inf
-    function = computation.function(double)
+    function = computation.function
     numeric, rtol = NumericDerivatives(function, answers.upstream), computation.tolerance[0]
-    is_right = is_same = not np.any((got != own)[mask])  # Zeros.
-    for direction, where in _directions(function.values[i], mask, np.abs(got - own), max_elements):
-        if where == _ELSEWHERE and not is_right:
-            continue
+    # A function of symmetric matrices, such as `eigh`, can read one triangle, where its rule is symmetric.
+    is_symmetric = _is_symmetric(function.values[i]) and _is_symmetric(got)
+    for direction in _directions(function.values[i], mask, np.abs(got - own)):
+        if is_symmetric:
+            direction = direction + _transposed(direction)
         (estimate,) = numeric.directional_derivative(i, [direction])
         error, error_of_own = (_error_along(g, direction, estimate, rtol) for g in (got, own))
-        if math.isnan(error) or (error <= 1 and error_of_own <= 1 and double and not is_same):
-            continue  # There is a kink, or the derivative is not exact enough to tell them apart.
         if error > 1:
-            along = f"{name}{where}: {_got(_along(got, direction), float(estimate.value))}"
-            return "wrong", mistake if error_of_own <= 1 and where != _ELSEWHERE else along, error
-        if where == _ELSEWHERE or (np.count_nonzero(direction) > 1 and not error_of_own > 1):
+            along = f"{name}, along a random direction: {_got(_along(got, direction), float(estimate.value))}"
+            return "wrong", mistake if error_of_own <= 1 else along, error
+        # Where both seem right, the numeric derivative is not exact enough to tell them apart.
+        if not math.isnan(error) and (is_symmetric or not error_of_own <= 1 or np.array_equal(got, own)):
             return "right", "", error
-        is_right = True
-    if is_right:
-        return "right", "", 0.0
     return "unknown", f"the numeric derivative by {name} is uncertain: there may be a kink", 0.0
 
 
-_ELSEWHERE = ", where TensorFlow's gradient is the same and wrong"
-
-
-def _directions(
-    x: np.ndarray, mask: np.ndarray, differences: np.ndarray, max_elements: int
-) -> Iterator[tuple[np.ndarray, str]]:
-    """Directions of the elements at which the gradients differ, of the others, and then of single elements."""
-    random, finite = RandomNumbers(1), np.isfinite(x)  # Not the numbers of the random upstream gradient.
-    still = np.where(finite, x, 0)
+def _directions(x: np.ndarray, mask: np.ndarray, differences: np.ndarray) -> Iterator[np.ndarray]:
+    """Directions of the elements at which the gradients differ, and then of the one at which they differ most."""
+    random, still = RandomNumbers(1), np.where(np.isfinite(x), x, 0)  # Not the numbers of the upstream gradient.
+    worst = np.zeros_like(mask)
+    worst.ravel()[np.argmax(np.where(mask, np.nan_to_num(differences, nan=np.inf), -1))] = True
     # A small element can be near the end of the domain.
-    for min_move in (1.0, 0.0):
-        yield random.draw_direction(still, min_move) * mask, ", along a random direction"
-    yield random.draw_direction(still, 1.0) * (finite & ~mask), _ELSEWHERE
-    worst = np.flatnonzero(mask)
-    order = np.argsort(-np.nan_to_num(differences.ravel()[worst], nan=np.inf), kind="stable")
-    for element in worst[order][:max_elements]:
-        index = [int(k) for k in np.unravel_index(element, x.shape)]
-        for part in (1.0, 1j) if np.iscomplexobj(x) else (1.0,):
-            direction = np.zeros_like(still)
-            direction.reshape(-1)[element] = part * max(abs(still.ravel()[element]), typical_size(still))
-            yield direction, f" at {index}" if index else ""
+    for min_move, moved in ((1.0, mask), (0.0, mask), (1.0, worst)):
+        yield random.draw_direction(still, min_move) * moved
+
+
+def _transposed(x: np.ndarray) -> np.ndarray:
+    return np.swapaxes(x, -1, -2).conj()
+
+
+def _is_symmetric(x: np.ndarray) -> bool:
+    is_square = x.ndim > 1 and x.shape[-1] == x.shape[-2]
+    return is_square and np.allclose(x, _transposed(x), rtol=1e-5, atol=1e-6 * np.max(np.abs(x), initial=0.0))
 
 
 def _error_along(gradient: np.ndarray, direction: np.ndarray, estimate: Estimate, rtol: float) -> float:

@@ -102,8 +102,8 @@ class LoopStep:
                 return [gather(op, value, inputs[1])]
             return [value] if op.outputs else []
 
-        values = zip(self.inputs, [*inputs, *captured, *handles], strict=True)
-        copy = GraphCopy(values, replace, records=records, names=True)
+        pairs = zip(self.inputs, [*inputs, *captured, *handles], strict=True)
+        copy = GraphCopy(pairs, replace, records=records, names=True)
         outputs = copy.outputs_of(self.graph)
         return outputs, [written[id(handles[variable.position])] for variable in self._written]
 
