@@ -602,6 +602,47 @@ def test_inputs_that_are_functions_of_one_another_are_judged_as_a_whole(name, ar
     assert ("as a whole" in row.detail) == (verdict == "right" and function is not gated)
 
 
+def for_one_input(k):
+    def backward(residuals, dy, needed):
+        x, w = residuals
+        return dy * w, (k if sum(needed) == 1 else 1.0) * dy * x
+
+    rule = cg.custom_vjp(lambda x, w: (x * w, (x, w)), backward)
+    return lambda x: rule(x, TABLE[:4])
+
+
+def for_one_output(k):
+    def backward(x, d_sin, d_square):
+        if d_sin is None:
+            return k * d_square * 2 * x
+        return d_sin * tf.cos(x) + (0.0 if d_square is None else d_square * 2 * x)
+
+    rule = cg.custom_vjp(lambda x: ((tf.sin(x), x**2), x), backward, materialize_grads=False)
+    return lambda x: rule(x)[0]
+
+
+def raises_for_one_output(k):
+    return for_one_output(k if k == 1 else tf.zeros([5]))
+
+
+ALONE = {
+    for_one_input: "If only 'w' is needed: The ratio is 1.1",
+    for_one_output: "If only output 1 is used: The ratio is 1.1",
+    raises_for_one_output: "If only output 1 is used: computing its gradient fails: ",
+}
+
+
+@pytest.mark.parametrize(("k", "verdict"), [(1.0, "right"), (1.1, "differs")])
+@pytest.mark.parametrize("around", ["plain", "loop", "conditional", "function"])
+@pytest.mark.parametrize("make", ALONE)
+def test_a_rule_that_is_wrong_for_what_the_run_left_out(make, around, k, verdict):
+    """The run uses one output, and needs all inputs."""
+    function = make(k)
+    report = cg.testing.audit(AROUND_WHOLE[around](lambda x: tf.reduce_sum(tf.sin(function(x)))), [X])
+    assert [row.verdict for row in report.rows] == [verdict]
+    assert report.rows[0].detail.startswith(ALONE[make] if k != 1 else "")
+
+
 def test_what_the_user_declares():
     name = next(name for name in NAMED if name.startswith("without_mask"))
     like = {name: lambda x: x}

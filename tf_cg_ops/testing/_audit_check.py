@@ -53,11 +53,11 @@ _Gradients = list[np.ndarray | None]
 class Findings:
     """What one run of a place shows, with the norms of all results, of what arrived, and of what left."""
 
+    state: State = "right"  # Whether the gradient is the vector-Jacobian product.
+    detail: str = ""  # The likely mistake, or why the state is unknown.
     value_norm: float = 0.0
     upstream_norm: float = 0.0
     gradient_norm: float = 0.0
-    state: State = "right"  # Whether the gradient is the vector-Jacobian product.
-    detail: str = ""  # The likely mistake, or why the state is unknown.
     remarks: list[str] = dataclasses.field(default_factory=list)  # What else the user must know.
     error: float = 0.0  # The largest error, relative to the largest that passes.
 
@@ -322,13 +322,20 @@ def check(place: Place, run: Run, computation: Computation) -> Findings:
         found.add("unknown", f"computing it again fails: {in_one_line(error)}")
     if place.reason:
         found.state, found.detail = "unknown", place.reason
+    index = next(i for i, each in enumerate(place.runs) if each is run)
+
+    def check_other(other: Place) -> Findings:
+        return check(other, other.runs[index], Computation(other, computation._declared, computation.like))
+
     if found.state == "wrong" and place.whole:  # What the rule does not give to one input it can give to another.
-        of_whole = Computation(place.whole, computation._declared, computation.like)
-        index = next(i for i, each in enumerate(place.runs) if each is run)
-        whole = check(place.whole, place.whole.runs[index], of_whole)
+        whole = check_other(place.whole)
         if whole.state != "wrong":
             found.state, found.detail, found.error = whole.state, whole.detail, whole.error
             found.remarks.append("Some inputs are functions of others, so this is about their gradients as a whole.")
+    for case, other in place.alone.items() if found.state == "right" else ():
+        alone = Findings("wrong", other.reason) if other.new_op is None else check_other(other)
+        if alone.state == "wrong":
+            found.add("wrong", f"If {case}: {alone.detail}", alone.error)
     return found
 
 

@@ -14,7 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import calls, python_op, slices, tf_internal
-from tf_cg_ops._src.custom_gradient import live_rule, rule_op
+from tf_cg_ops._src.custom_gradient import graph_rule, live_rule, rule_op
+from tf_cg_ops._src.custom_gradient.call import Backward
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.graphs import control_flow
 from tf_cg_ops._src.graphs.graph_copy import GraphCopy, Replace, captures_of, traceback_of
@@ -84,6 +85,8 @@ class Place:
     # If some leaves are computed from others: the place with only these others, and those in `dependent`.
     whole: "Place | None" = None
     dependent: list[list[int]] = field(default_factory=list)
+    # If the rule can tell what a tape needs or uses: the place where that is one input or one output, by its name.
+    alone: "dict[str, Place]" = field(default_factory=dict)
     # The first run, and the last one whose upstream gradients so far were finite.
     runs: list[Run] = field(default_factory=list)
     count: int = 0  # How often a gradient arrived.
@@ -94,6 +97,11 @@ class Place:
     def results(self) -> list[Any]:
         """What the ops inside compute."""
         return [self.op.inputs[i] for i in self.positions]
+
+    @property
+    def versions(self) -> "list[Place]":
+        """The place, and the same place with other inputs and outputs."""
+        return [self, *filter(None, [self.whole]), *self.alone.values()]
 
     @property
     def names(self) -> list[str]:
@@ -230,13 +238,14 @@ class Recording:
         place.new_op = outputs[0].op
         _find_arguments(place)
         _find_inside(place)
+        _find_alone(place)
         return self._probed(place, copy, inputs[: len(outputs)] if passes_gradients(op) else outputs)
 
     def _probed(self, place: Place, copy: GraphCopy, outputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The outputs, with a gradient that records what arrives."""
         here = tf.compat.v1.get_default_graph()
         # Captured here, because the gradient of a conditional finds no tensors from around it.
-        tensors = place.recorded + (place.whole.recorded if place.whole else [])
+        tensors = [t for version in place.versions for t in version.recorded]
         recorded = [tf_internal.capture(here, t) for t in copy.tensors(tensors)]
         for i, tensor in enumerate(recorded):
             if tensor.dtype == tf.resource:
@@ -264,12 +273,12 @@ class Recording:
         place.has_finite_upstream &= all(bool(np.all(np.isfinite(numbers(dy)))) for dy in upstream)
         # A loop has many runs. The last one whose upstream is finite may be where a nan was born.
         if not place.runs or place.has_finite_upstream:
-            dys, xs = [np.array(dy) for dy in upstream], [np.array(x) for x in values]
-            own, last = len(place.recorded), len(place.recorded)
-            if place.whole:
-                last += len(place.whole.recorded)
-                place.whole.runs = [*place.whole.runs[:1], Run(dys, xs[own:])]
-            place.runs = [*place.runs[:1], Run(dys, xs[:own] + xs[last:])]
+            dys, xs = map(np.array, upstream), iter(list(map(np.array, values)))
+            by_position = dict(zip(place.positions, dys, strict=True))
+            for version in place.versions:
+                run = Run([by_position[i] for i in version.positions], [next(xs) for _ in version.recorded])
+                version.runs = [*version.runs[:1], run]
+            place.runs[-1].values += xs
         return [np.array(True)]
 
 
@@ -344,6 +353,34 @@ def _find_inside(place: Place) -> None:
         _find_computation(place.whole, independent)
 
 
+def _find_alone(place: Place) -> None:
+    """Finds what the rule does if a tape needs one input alone, or one output alone is used."""
+    live = live_rule.of(place.op)
+    if place.reason or place.whole or live is None or not isinstance(live.backward, Backward):
+        return
+    for case, backward, inputs, outputs in live.backward.alone():
+        leaves = [leaf for leaf in place.leaves if set(leaf) <= set(inputs)]
+        other = dataclasses.replace(
+            place,
+            new_op=None,
+            positions=[i for i in place.positions if i in outputs],
+            leaves=leaves,
+            inside=[],
+            handles=[],
+            draws=False,
+            alone={},
+        )
+        if leaves and other.positions:
+            place.alone[case] = other
+            try:
+                other.new_op, other.needed = graph_rule.traced_for(
+                    place.op, dataclasses.replace(live, backward=backward)
+                )
+            except Exception as error:  # The user's rule raised it, and the row says so.
+                other.reason = f"computing its gradient fails: {in_one_line(error)}"
+            _find_computation(other, [source_of(place.inputs[leaf[0]]) for leaf in leaves])
+
+
 def _find_computation(place: Place, sources: list[Any]) -> None:
     """Finds the ops between the leaves, which are of these sources, and the results."""
     place.recorded = [place.inputs[leaf[0]] for leaf in place.leaves]
@@ -380,6 +417,8 @@ def _find_computation(place: Place, sources: list[Any]) -> None:
     handles = {id(root): root for root in roots if root.dtype == tf.resource}.values()
     written = [use.inputs[1] for handle in handles for use in handle.consumers() if use.type.startswith("Assign")]
     lacking = [op for op in all_operations(place.inside) if _lacks_gradient(op)]
+    if place.reason:
+        return
     if place.api in PASSING:
         place.reason = "it watches the gradient, which passes unchanged"
     elif place.api in RECOMPUTING:

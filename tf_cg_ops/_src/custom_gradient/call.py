@@ -102,6 +102,22 @@ class Backward:
             gradients = [*self.checks.checked_gradients(answer), *by_capture]
         return [*gradients, *map(upstream.__getitem__, self.passed)] if self.passed else gradients
 
+    def alone(self) -> Iterator[tuple[str, Callable[[Sequence[Any]], list[Any]], Sequence[int], Sequence[int]]]:
+        """The gradient function if one argument alone is needed, and if one component alone is used, where it can tell.
+
+        With the case in words, and the positions of the flat inputs and components that it is about.
+        """
+        inputs, components = itertools.count(), range(sum(map(len, self.components)))
+        arguments = zip(self.checks.arguments.names, self.checks.inputs, strict=True)
+        for k, (name, tensors) in enumerate(arguments if self.needed and sum(self.needed) > 1 else ()):
+            needed = tuple(i == k for i in range(len(self.checks.inputs)))
+            positions = [next(inputs) for _ in tensors]
+            yield f"only '{name}' is needed", dataclasses.replace(self, needed=needed), positions, components
+        every = range(sum(map(len, self.checks.inputs)) + len(self.checks.variables))
+        for k in components if self.is_marked and len(components) > 1 else ():
+            backward = lambda dys, k=k: self([dy if i == k else tf.identity(dy) for i, dy in enumerate(dys)])  # noqa: E731
+            yield f"only output {k} is used", backward, every, [k]
+
     def tangents(self, tangents_of: Callable[..., Sequence[Any]], inputs: list[tf.Tensor], *flat: Any) -> list[Any]:
         """Turns tangents of all flat inputs into tangents of all components, with the `tangents` of a `GradFn`."""
         checks, first_passed = self.checks, len(flat) - len(self.passed)

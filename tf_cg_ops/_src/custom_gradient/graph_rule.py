@@ -8,6 +8,7 @@ the op CustomGradientRule names. Its body is imported, not called, so that Tenso
 
 import dataclasses
 import functools
+import itertools
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -211,20 +212,28 @@ def with_traced_rule(op: Any) -> tuple[Any, list[tf.Tensor]]:
     If the rule cannot be traced in this process, this raises the error of the op.
     """
     results, inputs, captures = rule_op.parts_of_inputs(op)
-    error, live, name = rule_op.error(op), live_rule.of(op), rule_op.function_name(op)
+    error, live = rule_op.error(op), live_rule.of(op)
     if not error:
         return op, captures
     if live is None:
         raise RuntimeError(error)
     if live.exception is not None:
         raise live.exception
-    graph = tf_internal.FuncGraph("custom_gradient_rule")
+    new_op, tensors = traced_for(op, live)
+    return new_op, tensors[len(results) + len(inputs) :]
+
+
+def traced_for(op: Any, live: LiveRule) -> tuple[Any, list[tf.Tensor]]:
+    """A new op in its own graph, for which this live rule of the op is traced now; and the tensors that it gets."""
+    results, inputs, _ = rule_op.parts_of_inputs(op)
+    name, graph = rule_op.function_name(op), tf_internal.FuncGraph("custom_gradient_rule")
     with graph.as_default(), traced_rule.next_order(live.order):
         backward = functools.partial(live.captured_gradients, op)
         rule = traced_rule.trace(live_rule.OF_THE_OP, name, results, backward, foreign_rule.conversion)
         if rule.error:
             raise rule.exception or RuntimeError(rule.error)
-        return rule_op.create(graph, name, [results, inputs, rule.captures], rule)[0], rule.captures
+        groups = [results, inputs, rule.captures]
+        return rule_op.create(graph, name, groups, rule)[0], list(itertools.chain(*groups))
 
 
 def _warn_when_saved(message: str) -> None:
