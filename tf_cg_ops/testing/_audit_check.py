@@ -37,6 +37,8 @@ _SOLVERS = frozenset(["implicit_root", "implicit_fixed_point", "implicit_minimum
 _TOLERANCE_OF_SOLVERS = 0.1, 1.0
 # A numeric derivative is known if its error is at most this part of its terms. At a kink it is larger.
 _KNOWN = 1e-2
+# How many elements are moved one by one where the direction of all tells nothing, as at a kink.
+_MAX_ELEMENTS = 16
 # From this relative error on, the rounding of the model's dtypes is mentioned.
 _MENTIONED_ROUNDING = 0.05
 _OTHERS_ARE_WRONG = "It is right for the upstream gradient of this run, and wrong for a random one."
@@ -181,9 +183,8 @@ class Computation:
         """The relative error that passes, and its part for small elements."""
         if self.place.api in _SOLVERS:
             return _TOLERANCE_OF_SOLVERS
-        ops = all_operations(self._traces[False].graph.get_operations())
-        dtypes = {op.outputs[0].dtype for op in ops if op.type == "Const"}
-        return max([_ROUNDED_CONSTANTS[dtype] for dtype in dtypes & _ROUNDED_CONSTANTS.keys()], default=_TOLERANCE)
+        constants = [op for op in all_operations(self._traces[False].graph.get_operations()) if op.type == "Const"]
+        return max([_ROUNDED_CONSTANTS[op.outputs[0].dtype] for op in constants if _is_rounded(op)], default=_TOLERANCE)
 
     @property
     def what_draws(self) -> str:
@@ -306,6 +307,14 @@ class _DoubleOp:
         return getattr(self._op, name)
 
 
+def _is_rounded(constant: Any) -> bool:
+    """Whether a constant was rounded to half precision. Whole numbers, and such as 0.5 and 0.75, are exact."""
+    if constant.outputs[0].dtype not in _ROUNDED_CONSTANTS:
+        return False
+    value = tf.make_ndarray(constant.get_attr("value")).astype(np.float64)
+    return bool(np.any((value % 1 != 0) & (4 * np.frexp(value)[0] % 1 != 0)))
+
+
 @np.errstate(all="ignore")  # What is not finite is noticed.
 def check(place: Place, run: Run, computation: Computation) -> Findings:
     """Compares the gradient on the values of one run, for its upstream gradient and for a random one."""
@@ -416,7 +425,8 @@ def _decide(computation: Computation, answers: _Answers, i: int, mask: np.ndarra
     numeric, rtol = NumericDerivatives(function, answers.upstream), computation.tolerance[0]
     # A function of symmetric matrices, such as `eigh`, can read one triangle, where its rule is symmetric.
     is_symmetric = _is_symmetric(function.values[i]) and _is_symmetric(got)
-    for direction in _directions(function.values[i], mask, np.abs(got - own)):
+    still = np.where(np.isfinite(function.values[i]), function.values[i], 0)
+    for direction in _directions(still, mask, np.abs(got - own)):
         if is_symmetric:
             direction = direction + _transposed(direction)
         (estimate,) = numeric.directional_derivative(i, [direction])
@@ -426,18 +436,23 @@ def _decide(computation: Computation, answers: _Answers, i: int, mask: np.ndarra
             return "wrong", mistake if error_of_own <= 1 else along, error
         # Where both seem right, the numeric derivative is not exact enough to tell them apart.
         if not math.isnan(error) and (is_symmetric or not error_of_own <= 1 or np.array_equal(got, own)):
+            others = RandomNumbers(2).draw_direction(still, 1.0) * ~mask
+            (estimate,) = numeric.directional_derivative(i, [others])
+            if error_of_own > 1 and _error_along(got, others, estimate, rtol) > 1:
+                along = f"{name}, where TensorFlow's gradient is the same and wrong"
+                return "wrong", f"{along}: {_got(_along(got, others), float(estimate.value))}", math.inf
             return "right", "", error
     return "unknown", f"the numeric derivative by {name} is uncertain: there may be a kink", 0.0
 
 
 def _directions(x: np.ndarray, mask: np.ndarray, differences: np.ndarray) -> Iterator[np.ndarray]:
-    """Directions of the elements at which the gradients differ, and then of the one at which they differ most."""
-    random, still = RandomNumbers(1), np.where(np.isfinite(x), x, 0)  # Not the numbers of the upstream gradient.
-    worst = np.zeros_like(mask)
-    worst.ravel()[np.argmax(np.where(mask, np.nan_to_num(differences, nan=np.inf), -1))] = True
-    # A small element can be near the end of the domain.
-    for min_move, moved in ((1.0, mask), (0.0, mask), (1.0, worst)):
-        yield random.draw_direction(still, min_move) * moved
+    """Directions of the elements at which the gradients differ, and then of those alone at which they differ most."""
+    random = RandomNumbers(1)  # Not the numbers of the upstream gradient.
+    yield random.draw_direction(x, 1.0) * mask
+    yield random.draw_direction(x, 0.0) * mask  # A small element can be near the end of the domain.
+    worst = np.argsort(np.where(mask, -np.nan_to_num(differences, nan=np.inf), np.inf), axis=None)
+    for element in worst[: min(_MAX_ELEMENTS, np.count_nonzero(mask))]:
+        yield random.draw_direction(x, 1.0) * (np.arange(x.size) == element).reshape(x.shape)
 
 
 def _transposed(x: np.ndarray) -> np.ndarray:

@@ -2,11 +2,10 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from . import _hints, _modes
 from ._flat_function import Arrays, FlatFunction, Results, numbered, to_double_precision, to_tensors
@@ -18,6 +17,32 @@ _BATCH = 3
 # Between these, multiples of gradients neither overflow nor underflow in float64; nor do most intermediate results.
 _MIN_MAGNITUDE, _MAX_MAGNITUDE = 1e-280, 1e280
 _EAGER = "eager mode"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Case:
+    """Another call, whose derivatives follow from those of the first one."""
+
+    name: str
+    factors: list[float]  # One for each part of the direction.
+    source: str
+    hint: str = ""
+    options: Mapping[str, slice] = dataclasses.field(default_factory=dict)  # Of `FlatFunction.gradients`.
+
+    @property
+    def needed(self) -> slice:
+        """The arguments whose derivatives it has."""
+        return self.options.get("needed", slice(None))
+
+
+def _alone(references: Sequence[Reference], num_outputs: int) -> Iterator[_Case]:
+    """A gradient does not change if no other argument is watched, or if other outputs, without upstream, are unused."""
+    for i, reference in enumerate(references if len(references) > 1 else ()):
+        name, options = f"if only '{reference.name}' is needed", {"needed": slice(i, i + 1)}
+        yield _Case(name, [1.0] * num_outputs, "if all are", options=options)
+    for k in range(num_outputs) if num_outputs > 1 else ():
+        factors, options = [float(i == k) for i in range(num_outputs)], {"used": slice(k, k + 1)}
+        yield _Case(f"if only value[{k}] is used", factors, "if all are", options=options)
 
 
 @dataclasses.dataclass
@@ -73,12 +98,14 @@ class ModeComparisons:
                 run = functools.partial(derive, _modes.wrap(mode, function))
                 (derivatives, values), *rest = _modes.run(mode, run, inputs)
                 rest_in_eager_mode = [derive(function, tensors)[0] for tensors in inputs[1 : 1 + len(rest)]]
-                changed: list[tuple[Reference, GradientComparison]] = []
+                cases: list[_Case] = []
                 if order == "tangent" or (intended is not None and mode == self.modes[0]):
-                    changed += self._multiples(mode, order, run, function, direction, references, derivatives)
-                self.tangents_are_linear &= order != "tangent" or not changed
+                    cases += self._multiples(order, len(direction))
                 if order == "first" and mode == self.modes[0]:
-                    changed += self._alone(mode, run, inputs[0], references, derivatives)
+                    cases += _alone(references, len(direction))
+                others = self._in_other_cases(mode, order, run, function, direction, references, derivatives, cases)
+                changed = list(others)
+                self.tangents_are_linear &= order != "tangent" or not changed
             except Exception as error:
                 self.add_exception(mode, order, [reference.name for reference in references], error)
                 continue
@@ -94,74 +121,54 @@ class ModeComparisons:
                 for first, derivative, wanted in zip(references, found, expected, strict=True):
                     add(_another(first, f"{k} of {len(rest) + 1} in a batch", wanted, _EAGER), derivative)
 
-    def _multiples(
+    def _multiples(self, order: str, count: int) -> list[_Case]:
+        """A derivative is linear in the tangents, or in the upstream gradients."""
+        what, factors = ("tangents", (-2.0,)) if order == "tangent" else ("an upstream", _hints.FACTORS)
+        is_rule = order == "tangent" or not self.tangents_are_linear
+        text = _hints.TANGENT_NOT_LINEAR if is_rule else _hints.NOT_LINEAR
+        source = f"linear in the {what.split()[-1]}"
+        return [_Case(f"for {what} {f:g} times as large", [f] * count, source, text) for f in factors]
+
+    def _in_other_cases(
         self,
         mode: str,
         order: str,
-        run: Callable[[list[tf.Tensor]], Results],
+        run: Callable[..., Results],
         function: FlatFunction,
         direction: Arrays,
         references: list[Reference],
         derivatives: list[Any],
+        cases: Sequence[_Case],
     ) -> Iterator[tuple[Reference, GradientComparison]]:
-        """A failure for each derivative that is not linear in the direction."""
-        what, factors = ("tangents", (-2.0,)) if order == "tangent" else ("an upstream", _hints.FACTORS)
-        is_rule = order == "tangent" or not self.tangents_are_linear
-        text = _hints.TANGENT_NOT_LINEAR if is_rule else _hints.NOT_LINEAR
-        for factor in factors:
-            inputs = to_tensors(function.values + [factor * part for part in direction])
-            multiples, _ = _modes.run(mode, run, [inputs] * (_BATCH if mode == "vectorized" else 1))[0]
-            for original, derivative, multiple in zip(references, derivatives, multiples, strict=True):
-                array = np.zeros(original.shape) if derivative is None else to_double_precision(derivative)
+        """A failure for each derivative that is not what it must be, given those of all arguments and outputs."""
+        for case in cases:
+            pairs = zip(case.factors, direction, strict=True)
+            inputs = to_tensors(function.values + [factor * part for factor, part in pairs])
+            compute = functools.partial(_modes.run, mode, inputs=[inputs] * (_BATCH if mode == "vectorized" else 1))
+            factor = case.factors[0] if len({*case.factors}) == 1 else 1.0
+            expected = derivatives if len({*case.factors}) == 1 else compute(run)[0][0]
+            try:
+                found, _ = compute(functools.partial(run, **case.options))[0]
+            except Exception as error:
+                names = [f"{reference.name} ({case.name})" for reference in references[case.needed]]
+                self.add_exception(mode, order, names, error)
+                continue
+            for original, wanted, got in zip(references[case.needed], expected[case.needed], found, strict=True):
+                array = np.zeros(original.shape) if wanted is None else to_double_precision(wanted)
                 is_in_range = _MIN_MAGNITUDE < np.max(np.abs(array), initial=0) < _MAX_MAGNITUDE
-                if array.shape != original.shape or not is_in_range:
+                if array.shape != original.shape or not (is_in_range or factor == 1):
                     continue
                 value = array.ravel()[original.elements]
                 reference = dataclasses.replace(
                     original,
-                    name=f"{original.name} (for {what} {factor:g} times as large)",
-                    source=f"linear in the {what.split()[-1]}",
+                    name=f"{original.name} ({case.name})",
+                    source=case.source,
                     estimate=dataclasses.replace(original.estimate, value=value).multiply(factor),
                     direction=None,
                 )
                 tolerances = Tolerances(self.tolerances.rtol, self.tolerances.atol * max(abs(factor), 1.0))
                 tolerances = _modes.tolerances_in(mode, tolerances, reference.size)
-                comparison = compare(mode, order, reference, multiple, tolerances, lambda *_: text)
-                if not comparison.passed:
-                    yield original, comparison
-
-    def _alone(
-        self,
-        mode: str,
-        run: Callable[..., Results],
-        inputs: list[tf.Tensor],
-        references: list[Reference],
-        derivatives: list[Any],
-    ) -> Iterator[tuple[Reference, GradientComparison]]:
-        """A failure for each derivative that changes if no other argument is watched, or no other output is used."""
-        count, dys = len(references), inputs[len(references) :]
-        cases = [(f"if only '{r.name}' is needed", slice(i, i + 1), slice(None)) for i, r in enumerate(references)]
-        cases *= count > 1
-        for k, name in enumerate(numbered("value", len(dys)) if len(dys) > 1 else []):
-            cases.append((f"if only {name} is used", slice(None), slice(k, k + 1)))
-        for case, needed, used in cases:
-            # Those of other outputs are zeros.
-            given = inputs[:count] + [
-                tf.zeros_like(dy) if i not in range(len(dys))[used] else dy for i, dy in enumerate(dys)
-            ]
-            compute = functools.partial(_modes.run, mode, inputs=[given] * (_BATCH if mode == "vectorized" else 1))
-            expected = derivatives if used == slice(None) else compute(run)[0][0]
-            try:
-                found, _ = compute(functools.partial(run, needed=needed, used=used))[0]
-            except Exception as error:
-                self.add_exception(
-                    mode, "first", [f"{reference.name} ({case})" for reference in references[needed]], error
-                )
-                continue
-            for original, wanted, got in zip(references[needed], expected[needed], found, strict=True):
-                reference = _another(original, case, wanted, "if all are")
-                tolerances = _modes.tolerances_in(mode, self.tolerances, reference.size)
-                comparison = compare(mode, "first", reference, got, tolerances, lambda *_: "")
+                comparison = compare(mode, order, reference, got, tolerances, lambda *_, hint=case.hint: hint)
                 if not comparison.passed:
                     yield original, comparison
 
