@@ -5,6 +5,7 @@ import functools
 import graphlib
 import pathlib
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
-from tf_cg_ops._src.core.calls import TYPES
+from tf_cg_ops._src.core.calls import CALLS, TYPES
 
 # TensorFlow's errors about a graph. Python's own errors say little without their type.
 _TENSORFLOW_ERRORS = (ValueError, RuntimeError, tf.errors.OpError)
@@ -151,7 +152,8 @@ def check_graph(graph_def: Any) -> None:
     """Raises ValueError if the graph would make TensorFlow end the process, or use memory without bound.
 
     TensorFlow follows calls to infer shapes, and overflows its stack if a function calls itself. It makes a list of
-    input types as long as an attribute says, before it compares that number with the inputs.
+    input types as long as an attribute says, before it compares that number with the inputs. It crashes if two nodes
+    have the same name after it has inlined calls.
     """
     for node in nodes_of(graph_def):
         for attribute in _length_attributes(node.op):
@@ -167,6 +169,46 @@ def check_graph(graph_def: Any) -> None:
         graphlib.TopologicalSorter(callees).prepare()
     except graphlib.CycleError as error:
         raise ValueError(f"function '{error.args[1][0]}' calls itself") from error
+    _check_names(graph_def, library)
+
+
+def _check_names(graph_def: Any, library: Mapping[str, Any]) -> None:
+    """Raises ValueError if two nodes of a graph or function have the same name, or will have it with calls inlined."""
+    nodes = {"": graph_def.node} | {name: function.node_def for name, function in library.items()}
+    names = {body: [node.name for node in nodes[body]] for body in nodes}
+    for body, function in library.items():
+        names[body] += [argument.name for argument in function.signature.input_arg]
+    known = {body: set(names[body]) for body in names}
+    scopes = {body: known[body].union(*map(scopes_of, known[body])) for body in known}
+    # TensorFlow puts the name of such a call before the inlined names. It makes up names for loops and conditionals.
+    callees = {
+        body: {node.name: callee for node in nodes[body] if (callee := _callee(node)) in library} for body in nodes
+    }
+
+    def is_taken(body: str, name: str, is_call: bool) -> bool:
+        """Whether an inlined node has this name, or for a call, a name that begins with it."""
+        calls = [scope for scope in scopes_of(name) if scope in callees[body]]
+        inside = [(callees[body][call], name.removeprefix(f"{call}/")) for call in calls]
+        return any(
+            rest in (scopes if is_call else known)[callee] or is_taken(callee, rest, is_call) for callee, rest in inside
+        )
+
+    for body in names:
+        twice = next((name for name, count in Counter(names[body]).items() if count > 1), None)
+        clash = twice or next((name for name in names[body] if is_taken(body, name, name in callees[body])), None)
+        if clash is not None:
+            where = f"function '{body}'" if body else "the graph"
+            raise ValueError(f"two operations with the name '{clash}' in {where}, perhaps after its calls are inlined")
+
+
+def _callee(node: Any) -> str:
+    """The function that a node runs, if it is a call."""
+    return node.attr["f"].func.name if node.op in CALLS and "f" in node.attr else node.op
+
+
+def scopes_of(name: str) -> list[str]:
+    """The names of the scopes around a node: "a" and "a/b" for "a/b/c"."""
+    return [name[:i] for i, character in enumerate(name) if character == "/"]
 
 
 @functools.cache

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import text, tf_internal
 
-from ._graphs import functions_in_nodes, functions_of, node_name, reachable, set_repeated
+from ._graphs import functions_in_nodes, functions_of, node_name, reachable, scopes_of, set_repeated
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ def add_signature(
     graph_def, objects = meta_graph.graph_def, meta_graph.object_graph_def
     inputs, outputs = function.structured_input_signature[1], function.structured_outputs
     nodes = {node.name for node in graph_def.node}
-    call_name = unused(name, nodes)
+    # TensorFlow inlines the call into the scope of its name.
+    call_name = unused(name, nodes.union(*map(scopes_of, nodes)))
     placeholders = {key: unused(f"{name}_{key}", {*nodes, call_name}) for key in sorted(inputs)}
     with tf.Graph().as_default() as graph:
         arguments = [
