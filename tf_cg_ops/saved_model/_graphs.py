@@ -228,6 +228,7 @@ class Body:
       nodes: The nodes of the graph or function in the proto.
       graph: A graph with an op for each node, the shapes that TensorFlow infers, and all functions.
       references: Maps each output of a node, as the graph names it, to the reference in the proto of the function.
+      returned: What the function returned when it was imported, as the graph names it.
     """
 
     function: str
@@ -235,6 +236,7 @@ class Body:
     nodes: Any
     graph: tf.Graph
     references: dict[str, str]
+    returned: list[str]
 
     @functools.cached_property
     def inputs(self) -> list[tf.Tensor]:
@@ -244,9 +246,7 @@ class Body:
     @functools.cached_property
     def outputs(self) -> list[tf.Tensor]:
         """What the function returns."""
-        flat_names = {reference: flat for flat, reference in self.references.items()}
-        returned = [self.proto.ret[output.name] for output in self.proto.signature.output_arg]
-        return [self.graph.get_tensor_by_name(flat_names[reference]) for reference in returned]
+        return [self.graph.get_tensor_by_name(name) for name in self.returned]
 
     def get_operations(self) -> list[Any]:
         """The ops of the graph."""
@@ -261,20 +261,31 @@ class Body:
 def import_bodies(graph_def: Any, wanted: Callable[[str, Any], bool]) -> Iterator[Body]:
     """Imports the bodies for which `wanted(function, nodes)` is true."""
     only_functions = tf.compat.v1.GraphDef(versions=graph_def.versions, library=graph_def.library)
-    bodies: list[tuple[Any, Any, Any, dict[str, str]]] = []
+    bodies: list[tuple[Any, Any, Any, dict[str, str], list[str]]] = []
     if wanted("", graph_def.node):
-        bodies.append((None, graph_def.node, graph_def, {}))
+        bodies.append((None, graph_def.node, graph_def, {}, []))
     with _import(only_functions).as_default():  # Shapes of calls are inferred from the called functions.
         for name, function in functions_of(graph_def).items():
             if wanted(name, function.node_def):
                 body, flat_names = tf_internal.function_def_to_graph_def(function)
+                for argument, node in zip(function.signature.input_arg, body.node, strict=False):
+                    _tell_shape(node, argument)
                 references = {flat: reference for reference, flat in flat_names.items()}
-                bodies.append((function, function.node_def, body, references))
-    for function, nodes, body, references in bodies:
+                returned = [flat_names[function.ret[output.name]] for output in function.signature.output_arg]
+                bodies.append((function, function.node_def, body, references, returned))
+    for function, nodes, body, references, returned in bodies:
         only_functions.node.extend(body.node)
         graph = _import(only_functions)
         del only_functions.node[:]
-        yield Body(function.signature.name if function else "", function, nodes, graph, references)
+        yield Body(function.signature.name if function else "", function, nodes, graph, references, returned)
+
+
+def _tell_shape(placeholder: Any, argument: Any) -> None:
+    """Makes the node of a function's argument tell the shape of a variable, which a placeholder cannot."""
+    if argument.type == tf.resource.as_datatype_enum and argument.handle_data:
+        placeholder.op = "VarHandleOp"
+        placeholder.attr["dtype"].type = argument.handle_data[0].dtype
+        placeholder.attr["shape"].shape.CopyFrom(argument.handle_data[0].shape)
 
 
 def _import(graph_def: Any) -> tf.Graph:

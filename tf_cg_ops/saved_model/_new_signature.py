@@ -77,6 +77,8 @@ def add_signature(
             tf.compat.v1.placeholder(inputs[key].dtype, inputs[key].shape, new) for key, new in placeholders.items()
         ]
         handles = [tf.compat.v1.placeholder(captured.dtype) for captured in function.captured_inputs]
+        for captured, handle in zip(function.captured_inputs, handles, strict=True):
+            tf_internal.copy_handle_data(captured, handle)  # TensorFlow infers shapes in the function again.
         types = [tensor.dtype for tensor in function.outputs]
         tf.raw_ops.StatefulPartitionedCall(args=[*arguments, *handles], Tout=types, f=function, name=call_name)
     new = graph.as_graph_def(add_shapes=True)
