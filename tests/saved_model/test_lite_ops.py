@@ -139,7 +139,7 @@ def run_op(row, inputs):
 
 def lite_ops(function, specs, **options):
     traced = tf.function(function, autograph=False).get_concrete_function(**specs)
-    return _lite.with_lite_ops(traced, [], **{"flex": False, **options})
+    return _lite.with_lite_ops(traced, [], **{"flex": False, **options})[0]
 
 
 def in_lite(function, specs, inputs):
