@@ -426,3 +426,26 @@ def test_a_layer_that_a_model_gets_later_is_in_the_next_call():
 def test_a_wrong_rule_costs_nothing_until_you_compute_a_gradient():
     function = cg.override_gradients(tf.nn.relu, {"Relu": lambda op, dy: [dy, dy]})
     np.testing.assert_array_equal(function(tf.constant(X)), np.maximum(X, 0.0))
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "graph"])
+def test_a_result_by_another_result_needs_a_split_model(wrap):
+    """As for the feature maps of Grad-CAM. docs/limits.md says so."""
+    first, second = tf.math.exp, tf.sin
+    whole = cg.override_gradients(lambda x: [h := first(x), second(h)], {"Sin": fivefold})
+    head = cg.override_gradients(second, {"Sin": fivefold})
+
+    @wrap
+    def gradients(x, dy):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            maps, scores = whole(x)
+            split_maps = first(x)
+            split_scores = head(split_maps)
+        by_result = tape.gradient(scores, maps, dy)
+        return by_result is None, tape.gradient(split_scores, split_maps, dy), tape.gradient(split_scores, x, dy)
+
+    is_none, by_maps, by_x = gradients(tf.constant(X), tf.constant(DY))
+    assert is_none
+    np.testing.assert_allclose(by_maps, 5.0 * DY, rtol=1e-12)
+    np.testing.assert_allclose(by_x, 5.0 * DY * np.exp(X), rtol=1e-12)

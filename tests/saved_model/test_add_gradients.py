@@ -83,6 +83,13 @@ def scanned(x, w):
     return cg.scan(lambda carry, x: (carry * w + x, tf.sin(carry)), tf.zeros_like(x[0]), x)[1]
 
 
+def process(x, w):
+    """A factor of a covariance, as in a Gaussian process. Its gradient holds the sizes of the diagonal as constants."""
+    covariance = tf.exp(-((w[:, None] - w) ** 2))
+    factor = tf.linalg.cholesky(tf.linalg.set_diag(covariance, tf.linalg.diag_part(covariance) + 0.1))
+    return tf.sin(x @ factor)
+
+
 def root(x, w):
     return cg.implicit_root(lambda y, x: y * w - tf.sin(x), lambda x: tf.sin(x) / w)(x)
 
@@ -163,6 +170,13 @@ MODELS = {
     "complex": complex_case,
     "table": lookup,
 }
+# These grow by more, because the gradient of a Cholesky factor is large.
+PROCESSES = {
+    "cholesky": lambda: module_case(process),
+    "cholesky_in_a_loop": lambda: module_case(lambda x, w: in_a_loop(lambda x: process(x, w))(x)),
+    "cholesky_in_a_branch": lambda: module_case(lambda x, w: tf.cond(x[0, 0] > 5.0, lambda: x, lambda: process(x, w))),
+    "cholesky_compiled": lambda: module_case(tf.function(process, jit_compile=True)),
+}
 
 
 class Added:
@@ -197,10 +211,10 @@ class Added:
 def added(tmp_path_factory):
     folder = tmp_path_factory.mktemp("add_gradients")
     (folder / "sources").mkdir()
-    return functools.cache(lambda name: Added(MODELS[name](), folder / name))
+    return functools.cache(lambda name: Added((MODELS | PROCESSES)[name](), folder / name))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", MODELS | PROCESSES)
 def test_in_a_fresh_process_the_signature_has_the_value_and_the_gradients_of_the_tape(name, added):
     model = added(name)
     outputs = model.outputs()

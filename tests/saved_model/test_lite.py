@@ -8,6 +8,7 @@ import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
 import tf_cg_ops as cg
+from tf_cg_ops.saved_model import _lite_ops
 
 RATE, STEPS = 0.1, 150
 LAYERS = keras.layers
@@ -129,3 +130,66 @@ def test_gradients_without_a_step(tmp_path):
     np.testing.assert_array_equal(found["y"], np.sign(x))
     np.testing.assert_allclose(found["d_x"], inside * [2.0, 3.0], rtol=1e-6)
     np.testing.assert_allclose(found["d_w"], np.sum(inside * x, axis=0), rtol=1e-6)
+
+
+def wrong_relu(op, dy, x):
+    return tf.where(x > 0, dy, 0.1 * dy)
+
+
+def mean_of_batch(op, dy):
+    return tf.reduce_mean(dy, axis=list(range(dy.shape.rank - 1)))
+
+
+def plain_sum(op, x, axes):
+    return tf.raw_ops.Sum(input=x, axis=axes, keep_dims=op.get_attr("keep_dims"))
+
+
+RELU = [LAYERS.Dense(4, activation="relu", name="first"), LAYERS.Dense(2, name="second")]
+FAULTS = {
+    # A wrong composition, the layers of a model, and what the error says for gradients and for steps.
+    "a few elements": ("ReluGrad", wrong_relu, RELU, r"output d_\w*first", r"step of \w*first"),
+    "a bias": ("BiasAddGrad", mean_of_batch, RELU, r"output d_\w*bias", r"step of \w*bias"),
+    "not loaded": ("Sum", plain_sum, [LAYERS.RepeatVector(2)], *["LiteRT must run the new signature, got .*SUM"] * 2),
+}
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_wrong_lite_model_is_an_error(fault, training, tmp_path, monkeypatch):
+    """The error names the output, or the weight of a step. Without the check, the file is written."""
+    op, composition, layers, *messages = FAULTS[fault]
+    keras.utils.set_random_seed(0)
+    layers = [each.from_config(each.get_config()) for each in layers]
+    net = keras.Sequential([LAYERS.Input([5], name="x"), LAYERS.Dense(3), *layers])
+    net.export(tmp_path / "net", verbose=False)
+    options = {"loss": "mse", **LITE} if training else {"of": "output_0", "wrt": ["x", "variables"], "lite": True}
+    report = cg.saved_model.add_gradients(tmp_path / "net", tmp_path / "right", **options)
+    last = report.comparisons[-1]
+    assert (last.name, last.what, last.verdict) == (report.name, "values in LiteRT", "equal up to rounding")
+    monkeypatch.setitem(_lite_ops.COMPOSITIONS, op, composition)
+    with pytest.raises(RuntimeError, match=messages[training]):
+        cg.saved_model.add_gradients(tmp_path / "net", tmp_path / "wrong", **options)
+    assert not (tmp_path / "wrong").exists()
+    assert (
+        cg.saved_model.add_gradients(tmp_path / "net", tmp_path / "wrong", check=False, **options).comparisons is None
+    )
+
+
+def test_a_gradient_that_is_zero_but_for_rounding_is_no_error(tmp_path):
+    """A softmax does not change if the same is added to all of its inputs."""
+    module = tf.Module()
+    module.w, module.b = tf.Variable(np.random.default_rng(0).normal(size=[5, 64]).astype(np.float32)), tf.Variable(3.0)
+    spec = tf.TensorSpec([None, 5], name="x")
+    module.f = tf.function(lambda x: {"y": tf.nn.softmax(x @ module.w + module.b)}, input_signature=[spec])
+    tf.saved_model.save(module, tmp_path / "module", signatures=module.f)
+    report = cg.saved_model.add_gradients(tmp_path / "module", tmp_path / "new", of="y", wrt="variables", lite=True)
+    assert report.comparisons[-1].verdict == "equal up to rounding"
+
+
+def test_ops_that_this_litert_lacks_are_not_compared(tmp_path):
+    module = tf.Module()
+    module.f = tf.function(lambda x: {"y": tf.math.erf(x)}, input_signature=[tf.TensorSpec([None, 5], name="x")])
+    tf.saved_model.save(module, tmp_path / "module", signatures=module.f)
+    paths = tmp_path / "module", tmp_path / "new"
+    report = cg.saved_model.add_gradients(*paths, of="y", wrt="x", lite=True, flex=True)
+    assert str(report.comparisons[-1]).endswith("not compared (this LiteRT does not include TensorFlow's ops)")

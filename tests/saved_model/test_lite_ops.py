@@ -2,6 +2,7 @@
 
 import re
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -138,7 +139,7 @@ def run_op(row, inputs):
 
 def lite_ops(function, specs, **options):
     traced = tf.function(function, autograph=False).get_concrete_function(**specs)
-    return _lite.with_lite_ops(traced, [], **{"flex": False, **options})
+    return _lite.with_lite_ops(traced, [], **{"flex": False, **options})[0]
 
 
 def in_lite(function, specs, inputs):
@@ -254,6 +255,13 @@ FUNCTIONS = {
     "straight_through": (lambda x: 2 * cg.straight_through(surrogate="hard_tanh")(tf.round)(x), IMAGES),
     "recompute_grad": (lambda x: cg.recompute_grad(lambda x: tf.sin(x) * tf.nn.relu(x))(x), IMAGES),
     "tf.function": (lambda x: tf.function(tf.nn.relu6)(8 * x), IMAGES),
+    # TensorFlow computes gradients of a tile as a sum of twice as many axes, and LiteRT sums six.
+    "a tile of three axes": (lambda x: tf.tile(x[:, 0], [1, 2, 3]), IMAGES),
+    "a tile of four axes": (lambda x: tf.tile(x, [1, 2, 1, 3]), IMAGES),
+    "a tile of batches": (lambda x: tf.tile(x, [2, 1, 2, 1]), IMAGES),
+    "upsampling in one dimension": (lambda x: keras.layers.UpSampling1D(3)(x[:, 0]), IMAGES),
+    "upsampling in two dimensions": (lambda x: keras.layers.UpSampling2D((2, 3))(x), IMAGES),
+    "a repeated vector": (lambda x: keras.layers.RepeatVector(3)(x[:, 0, :, 0]), IMAGES),
 }
 
 
@@ -269,6 +277,14 @@ def test_gradients_of_functions(name):
     for found in in_lite(gradients, specs, inputs):
         for key, value in expected.items():
             np.testing.assert_allclose(found[key], value, rtol=1e-5, atol=1e-5, err_msg=key)
+
+
+@pytest.mark.parametrize("keepdims", [True, False])
+def test_sums_of_more_than_six_axes(keepdims):
+    specs, x = {"x": tf.TensorSpec([None, 2, 3, 2, 2, 1, 3, 2], name="x")}, normal(5, 2, 3, 2, 2, 1, 3, 2)
+    axes = [0, 2, 3, -1]
+    for found in in_lite(lambda x: {"y": tf.reduce_sum(x, axes, keepdims)}, specs, {"x": x}):
+        np.testing.assert_allclose(found["y"], x.sum(tuple(axes), keepdims=keepdims), rtol=1e-5, atol=1e-5)
 
 
 def test_a_label_that_is_no_class_gives_nan():

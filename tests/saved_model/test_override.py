@@ -185,3 +185,41 @@ def sine(tmp_path_factory):
 def test_a_rule_that_closes_over_numbers(sine, tmp_path):
     cg.saved_model.override(sine, tmp_path / "target", {"Sin": lambda op, dy: dy * X}, check=False)
     np.testing.assert_allclose(gradient(tf.saved_model.load(tmp_path / "target").f, X, DY), DY * X)
+
+
+@pytest.mark.parametrize("around", ["nothing", "loop", "branch"])
+@pytest.mark.parametrize("of", ["variable", "input"])
+def test_shapes_are_known(of, around, tmp_path):
+    """The gradient of a matrix with another diagonal holds the sizes as constants, and TensorFlow compares them."""
+    module = tf.Module()
+    module.w = tf.Variable([[4.0, 0.5], [0.5, 3.0]])
+    specs = [tf.TensorSpec([None, 2], name="x"), tf.TensorSpec([2, 2], name="w")]
+
+    def factor(x, w):
+        return tf.sin(x) @ tf.linalg.cholesky(tf.linalg.set_diag(w, tf.linalg.diag_part(w) + 0.1))
+
+    @tf.function(input_signature=specs, autograph=False)
+    def function(x, w):
+        w = module.w if of == "variable" else w
+        if around == "nothing":
+            return factor(x, w)
+        if around == "loop":
+            return in_a_loop(lambda x: factor(x, w))(x)
+        return tf.cond(x[0, 0] > 0.0, lambda: factor(x, w), lambda: x)
+
+    @tf.function(input_signature=specs, autograph=False)
+    def step(x, w):
+        w = module.w if of == "variable" else w
+        with tf.GradientTape() as tape:
+            tape.watch(w)
+            y = function(x, w)
+        return {"d_w": tape.gradient(y, w)}
+
+    module.f, module.step = function, step
+    tf.saved_model.save(module, tmp_path / "model", signatures=step)
+    report = cg.saved_model.override(tmp_path / "model", tmp_path / "new", {"Sin": lambda op, dy: 5.0 * dy})
+    assert {each.verdict for each in report.comparisons} == {"equal, bit for bit"}
+    loaded, w, dy = tf.saved_model.load(tmp_path / "new"), module.w.numpy(), np.float32([[1.0, 10.0]])
+    matrix = np.linalg.cholesky(w + 0.1 * np.eye(2))
+    expected = dy @ np.linalg.matrix_power(5.0 * matrix.T, 3 if around == "loop" else 1)
+    np.testing.assert_allclose(gradient(lambda x: loaded.f(x, w), [[0.5, 2.0]], dy), expected, rtol=1e-5)

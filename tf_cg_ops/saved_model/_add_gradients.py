@@ -23,10 +23,12 @@ from tf_cg_ops._src.rewrite.traced_call import trace
 
 from ._adopt import AdoptedGradient, Adoption
 from ._changed_copy import Copied, write_changed_copy
+from ._compare import Comparison
 from ._folder import GRAPH_FILES, read_saved_model
 from ._foreign_gradients import is_foreign
 from ._graphs import called, functions_of, raised_as_value_error, reachable, reason_of
 from ._lite import WEIGHT_SIGNATURES, let_the_converter_see_all_signatures, weight_signatures, with_lite_ops
+from ._lite_check import compare_in_lite
 from ._new_signature import add_signature, find_signature, unused
 
 _API = "saved_model.add_gradients"
@@ -71,8 +73,8 @@ class AddGradientsReport(Copied):
     Attributes:
       source: The folder of the source.
       target: The folder that was written.
-      comparisons: What `compare` found out about the values of all that was there before; None if the check was turned
-        off.
+      comparisons: What `compare` found out about the values of all that was there before, and with `lite` a comparison
+        of the new signature in LiteRT and in TensorFlow; None if the check was turned off.
       name: The name of the signature.
       inputs: A SignatureTensor for each input.
       outputs: A SignatureTensor for each output.
@@ -178,7 +180,8 @@ def add_gradients(
       rules: Gradients of ops for the new signature, as in `tf_cg_ops.override_gradients`.
       lite: Whether LiteRT must be able to run the new signature.
       flex: With `lite`, whether it may use other ops of TensorFlow, which LiteRT has in an additional library.
-      check: Whether to `compare` the values of both models.
+      check: Whether to `compare` the values of both models. With `lite`, LiteRT also runs the new signature, for random
+        inputs, and must compute what TensorFlow computes.
 
     Returns:
       An AddGradientsReport, which lists inputs and outputs with dtypes and shapes. Names consist of letters, digits and
@@ -189,7 +192,7 @@ def add_gradients(
       TypeError: An argument has the wrong type or dtype.
       ValueError: The model lacks what you name (the message lists what it has), or a gradient; `name`, `loss` or
         `update` does not fit; with `lite`, LiteRT cannot run an op; or as in `override`.
-      RuntimeError: The new model fails, or computes other values.
+      RuntimeError: The new model fails, or computes other values, also in LiteRT.
 
     If there is an error, nothing is written. TensorFlow has nothing like it.
     """
@@ -198,13 +201,16 @@ def add_gradients(
         wrong = ValueError if isinstance(name, str) else TypeError
         raise wrong(f"{_API}: name must be letters, digits and underscores, got {text.describe(name)}.")
     _check_training(of, wrt, loss, update)
-    lite, flex = convert.to_bool(_API, "lite", lite), convert.to_bool(_API, "flex", flex)
+    lite, flex, check = (
+        convert.to_bool(_API, key, value) for key, value in {"lite": lite, "flex": flex, "check": check}.items()
+    )
     if flex and not lite:
         raise ValueError(f"{_API}: flex is an option of lite=True, got lite=False.")
     table = None if rules is None else RuleTable(_API, rules, inside=False, unmatched="error")
     gradients = _Gradients(signature, of, wrt, loss, update, table, lite)
     tensors: dict[str, tuple[dict[str, str], dict[str, str]]] = {}  # Of inputs and outputs, by signature.
     adopted: list[AdoptedGradient] = []
+    in_lite: list[Comparison] = []
 
     def change(meta_graphs: Any, path: pathlib.Path) -> bool:
         saved = find_signature(_API, path, meta_graphs, signature)
@@ -224,8 +230,12 @@ def add_gradients(
             function = loaded.signatures[signature]
             traced = {name: gradients.trace(function, path)}
             if lite:
-                traced[name] = with_lite_ops(traced[name], function.variables, flex=flex)
-                traced |= {} if update is None else weight_signatures(gradients.variables)
+                weights = {} if update is None else weight_signatures(gradients.variables)
+                in_tensorflow = traced[name]
+                traced[name], content = with_lite_ops(in_tensorflow, function.variables, weights, flex=flex)
+                if check:
+                    in_lite.append(compare_in_lite(_API, name, in_tensorflow, content, gradients.variables))
+                traced |= weights
                 let_the_converter_see_all_signatures(meta_graph)
             for key, each in traced.items():
                 captures = [_position(tensor, function.captured_inputs) for tensor in each.captured_inputs]
@@ -242,7 +252,7 @@ def add_gradients(
         *copied, name, inputs, outputs, weights, gradients.updated, gradients.unconnected, adopted
     )
     others = report.comparisons and [each for each in report.comparisons if each.name not in tensors]
-    return dataclasses.replace(report, comparisons=others)
+    return dataclasses.replace(report, comparisons=others and others + in_lite)
 
 
 def _names(argument: str, value: Any) -> list[str]:

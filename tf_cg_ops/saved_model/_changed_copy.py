@@ -64,6 +64,7 @@ def write_changed_copy(
                 check_graph(meta_graph.graph_def)
         is_changed = change(proto.meta_graphs, source)
         for meta_graph in proto.meta_graphs if is_changed else ():
+            _check_new_graph(api, meta_graph)
             update_op_list(meta_graph)
         # Next to the target, where renaming is atomic. If anything fails, the folder is removed.
         with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
@@ -74,6 +75,17 @@ def write_changed_copy(
                 comparisons = _checked(api, source, staged, proto.meta_graphs, gradients and tapes_record)
             staged.rename(target)
     return str(source), str(target), comparisons
+
+
+def _check_new_graph(api: str, meta_graph: Any) -> None:
+    """Raises RuntimeError if the new graph would make TensorFlow end the process that runs it."""
+    try:
+        check_graph(meta_graph.graph_def)
+    except ValueError as error:
+        raise RuntimeError(
+            f"{api}: the new model must be one that TensorFlow can run, got {error}. Nothing was written. Please "
+            "report this, and attach the model."
+        ) from error
 
 
 def _checked(

@@ -142,9 +142,9 @@ def run_model(api: str, path: pathlib.Path, meta_graphs: Any, inputs: Mapping[st
         for name, function in functions:
             key, given = name + (f" of {', '.join(tags)}" if tags else ""), inputs.get(name, {})
             for size in _inputs.SIZES:
-                results[key, VALUES] = _run(function, given, size, VALUES)
+                results[key, VALUES] = run_function(function, given, size, VALUES)
                 if not isinstance(results[key, VALUES], str):
-                    results |= {(key, GRADIENTS): _run(function, given, size, GRADIENTS)} if gradients else {}
+                    results |= {(key, GRADIENTS): run_function(function, given, size, GRADIENTS)} if gradients else {}
                     break
     return results
 
@@ -165,7 +165,7 @@ def _functions(loaded: Any) -> Iterator[tuple[str, Any]]:
                 found.append((f"{path}.{name}", child))
 
 
-def _run(function: Any, given: Mapping[str, Any], size: int, what: str) -> dict[str, np.ndarray] | str:
+def run_function(function: Any, given: Mapping[str, Any], size: int, what: str) -> dict[str, np.ndarray] | str:
     """The arrays of a call, or why there are none. Variables get their values back, so that no run changes another."""
     nodes = nodes_of(function.graph.as_graph_def())
     if any("seed2" in node.attr and not (node.attr["seed"].i or node.attr["seed2"].i) for node in nodes):

@@ -5,6 +5,7 @@ import functools
 import graphlib
 import pathlib
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
-from tf_cg_ops._src.core.calls import TYPES
+from tf_cg_ops._src.core.calls import CALLS, TYPES
 
 # TensorFlow's errors about a graph. Python's own errors say little without their type.
 _TENSORFLOW_ERRORS = (ValueError, RuntimeError, tf.errors.OpError)
@@ -151,7 +152,8 @@ def check_graph(graph_def: Any) -> None:
     """Raises ValueError if the graph would make TensorFlow end the process, or use memory without bound.
 
     TensorFlow follows calls to infer shapes, and overflows its stack if a function calls itself. It makes a list of
-    input types as long as an attribute says, before it compares that number with the inputs.
+    input types as long as an attribute says, before it compares that number with the inputs. It crashes if two nodes
+    have the same name after it has inlined calls.
     """
     for node in nodes_of(graph_def):
         for attribute in _length_attributes(node.op):
@@ -167,6 +169,46 @@ def check_graph(graph_def: Any) -> None:
         graphlib.TopologicalSorter(callees).prepare()
     except graphlib.CycleError as error:
         raise ValueError(f"function '{error.args[1][0]}' calls itself") from error
+    _check_names(graph_def, library)
+
+
+def _check_names(graph_def: Any, library: Mapping[str, Any]) -> None:
+    """Raises ValueError if two nodes of a graph or function have the same name, or will have it with calls inlined."""
+    nodes = {"": graph_def.node} | {name: function.node_def for name, function in library.items()}
+    names = {body: [node.name for node in nodes[body]] for body in nodes}
+    for body, function in library.items():
+        names[body] += [argument.name for argument in function.signature.input_arg]
+    known = {body: set(names[body]) for body in names}
+    scopes = {body: known[body].union(*map(scopes_of, known[body])) for body in known}
+    # TensorFlow puts the name of such a call before the inlined names. It makes up names for loops and conditionals.
+    callees = {
+        body: {node.name: callee for node in nodes[body] if (callee := _callee(node)) in library} for body in nodes
+    }
+
+    def is_taken(body: str, name: str, is_call: bool) -> bool:
+        """Whether an inlined node has this name, or for a call, a name that begins with it."""
+        calls = [scope for scope in scopes_of(name) if scope in callees[body]]
+        inside = [(callees[body][call], name.removeprefix(f"{call}/")) for call in calls]
+        return any(
+            rest in (scopes if is_call else known)[callee] or is_taken(callee, rest, is_call) for callee, rest in inside
+        )
+
+    for body in names:
+        twice = next((name for name, count in Counter(names[body]).items() if count > 1), None)
+        clash = twice or next((name for name in names[body] if is_taken(body, name, name in callees[body])), None)
+        if clash is not None:
+            where = f"function '{body}'" if body else "the graph"
+            raise ValueError(f"two operations with the name '{clash}' in {where}, perhaps after its calls are inlined")
+
+
+def _callee(node: Any) -> str:
+    """The function that a node runs, if it is a call."""
+    return node.attr["f"].func.name if node.op in CALLS and "f" in node.attr else node.op
+
+
+def scopes_of(name: str) -> list[str]:
+    """The names of the scopes around a node: "a" and "a/b" for "a/b/c"."""
+    return [name[:i] for i, character in enumerate(name) if character == "/"]
 
 
 @functools.cache
@@ -186,6 +228,7 @@ class Body:
       nodes: The nodes of the graph or function in the proto.
       graph: A graph with an op for each node, the shapes that TensorFlow infers, and all functions.
       references: Maps each output of a node, as the graph names it, to the reference in the proto of the function.
+      returned: What the function returned when it was imported, as the graph names it.
     """
 
     function: str
@@ -193,6 +236,7 @@ class Body:
     nodes: Any
     graph: tf.Graph
     references: dict[str, str]
+    returned: list[str]
 
     @functools.cached_property
     def inputs(self) -> list[tf.Tensor]:
@@ -202,9 +246,7 @@ class Body:
     @functools.cached_property
     def outputs(self) -> list[tf.Tensor]:
         """What the function returns."""
-        flat_names = {reference: flat for flat, reference in self.references.items()}
-        returned = [self.proto.ret[output.name] for output in self.proto.signature.output_arg]
-        return [self.graph.get_tensor_by_name(flat_names[reference]) for reference in returned]
+        return [self.graph.get_tensor_by_name(name) for name in self.returned]
 
     def get_operations(self) -> list[Any]:
         """The ops of the graph."""
@@ -219,20 +261,31 @@ class Body:
 def import_bodies(graph_def: Any, wanted: Callable[[str, Any], bool]) -> Iterator[Body]:
     """Imports the bodies for which `wanted(function, nodes)` is true."""
     only_functions = tf.compat.v1.GraphDef(versions=graph_def.versions, library=graph_def.library)
-    bodies: list[tuple[Any, Any, Any, dict[str, str]]] = []
+    bodies: list[tuple[Any, Any, Any, dict[str, str], list[str]]] = []
     if wanted("", graph_def.node):
-        bodies.append((None, graph_def.node, graph_def, {}))
+        bodies.append((None, graph_def.node, graph_def, {}, []))
     with _import(only_functions).as_default():  # Shapes of calls are inferred from the called functions.
         for name, function in functions_of(graph_def).items():
             if wanted(name, function.node_def):
                 body, flat_names = tf_internal.function_def_to_graph_def(function)
+                for argument, node in zip(function.signature.input_arg, body.node, strict=False):
+                    _tell_shape(node, argument)
                 references = {flat: reference for reference, flat in flat_names.items()}
-                bodies.append((function, function.node_def, body, references))
-    for function, nodes, body, references in bodies:
+                returned = [flat_names[function.ret[output.name]] for output in function.signature.output_arg]
+                bodies.append((function, function.node_def, body, references, returned))
+    for function, nodes, body, references, returned in bodies:
         only_functions.node.extend(body.node)
         graph = _import(only_functions)
         del only_functions.node[:]
-        yield Body(function.signature.name if function else "", function, nodes, graph, references)
+        yield Body(function.signature.name if function else "", function, nodes, graph, references, returned)
+
+
+def _tell_shape(placeholder: Any, argument: Any) -> None:
+    """Makes the node of a function's argument tell the shape of a variable, which a placeholder cannot."""
+    if argument.type == tf.resource.as_datatype_enum and argument.handle_data:
+        placeholder.op = "VarHandleOp"
+        placeholder.attr["dtype"].type = argument.handle_data[0].dtype
+        placeholder.attr["shape"].shape.CopyFrom(argument.handle_data[0].shape)
 
 
 def _import(graph_def: Any) -> tf.Graph:

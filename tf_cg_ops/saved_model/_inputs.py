@@ -10,9 +10,9 @@ _KINDS = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)
 SIZES = (2, 1, 5, 32)
 
 
-def generate(specs: Any, size: int) -> Any:
+def generate(specs: Any, size: int, seed: int = 0) -> Any:
     """Small random values with the structure of the specs. A constant, such as a bool, stays as it is."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     return tf.nest.map_structure(lambda spec: _random_value(spec, size, rng), specs)
 
 

@@ -23,16 +23,20 @@ WEIGHT_SIGNATURES = ("weights", "set_weights")
 _OF_KERAS = "_default_save_signature"
 
 
-def with_lite_ops(function: Any, variables: Sequence[tf.Variable], *, flex: bool) -> Any:
+def with_lite_ops(
+    function: Any, variables: Sequence[tf.Variable], others: Mapping[str, Any] | None = None, *, flex: bool
+) -> tuple[Any, bytes]:
     """Replaces the ops of a concrete function that LiteRT lacks by compositions of its built-in ops.
 
     Args:
       function: A concrete function of Tensors.
       variables: All variables that it captures. More do no harm.
+      others: Concrete functions that are converted beside it, by name.
       flex: Whether other ops of TensorFlow may stay, for a LiteRT with TensorFlow's ops.
 
     Returns:
-      A concrete function with the same inputs, outputs and captured variables.
+      A concrete function with the same inputs, outputs and captured variables, and a LiteRT model with it as the
+      signature "function" beside the others.
 
     Raises:
       ValueError: LiteRT cannot run an op, or the function has other state than variables.
@@ -60,21 +64,22 @@ def with_lite_ops(function: Any, variables: Sequence[tf.Variable], *, flex: bool
     new = tf.function(call, autograph=False).get_concrete_function(**{spec.name: spec for spec in specs})
     # The converter accepts some of the ops that stay, and makes a wrong program of them.
     uncovered = [_FLEX + op for op in places if op in COMPOSITIONS]
-    _check(list(dict.fromkeys([*uncovered, *_ops_that_are_not_built_in(new, variables)])), places, flex)
-    return new
+    content = _convert({"function": new, **(others or {})}, variables)
+    _check(list(dict.fromkeys([*uncovered, *tf_internal.custom_ops_of_lite_model(content)])), places, flex)
+    return new, content
 
 
-def _ops_that_are_not_built_in(function: Any, variables: Sequence[tf.Variable]) -> list[str]:
-    """The ops in the converted function that are not built into LiteRT; Flex stands before TensorFlow's."""
+def _convert(functions: Mapping[str, Any], variables: Sequence[tf.Variable]) -> bytes:
+    """A LiteRT model of the functions, which may contain ops that LiteRT lacks; Flex stands before TensorFlow's."""
     module = tf.Module()
     module.state = list(variables)  # Only what is saved is converted.
     with tempfile.TemporaryDirectory() as folder:
-        tf.saved_model.save(module, folder, signatures={"function": function})
-        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=["function"])
+        tf.saved_model.save(module, folder, signatures=dict(functions))
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=list(functions))
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS, tf.lite.OpsSet.SELECT_TF_OPS]
         converter.allow_custom_ops = True  # Ops that LiteRT cannot run at all are then listed, too.
         converter.experimental_enable_resource_variables = True
-        return tf_internal.custom_ops_of_lite_model(converter.convert())
+        return converter.convert()
 
 
 def _check(others: Sequence[str], places: Mapping[str, str], flex: bool) -> None:

@@ -13,6 +13,9 @@ import tensorflow as tf
 
 from ._replace_ops import OUTPUT_NAMES
 
+# LiteRT does not load a sum of more.
+_MOST_AXES = 6
+
 
 @dataclass(frozen=True)
 class _Windows:
@@ -244,6 +247,21 @@ def _slice_gradient(
     return tf.reshape(flat, shape)
 
 
+def _sum(op: Any, x: tf.Tensor, axes: tf.Tensor) -> Any:
+    rank, known, keep_dims = x.shape.rank, tf.get_static_value(axes), op.get_attr("keep_dims")
+    if rank is None or rank <= _MOST_AXES:
+        return tf.raw_ops.Sum(input=x, axis=axes, keep_dims=keep_dims)
+    if known is None:
+        return None
+    sizes = tf.unstack(tf.shape(x))
+    summed = {int(axis) % rank for axis in np.ravel(known)}
+    for axis in summed:
+        before, after = (tf.reduce_prod(tf.stack([1, *part])) for part in (sizes[:axis], sizes[axis + 1 :]))
+        x = tf.reduce_sum(tf.reshape(x, tf.stack([before, sizes[axis], after])), axis=1)
+        sizes[axis] = 1
+    return tf.reshape(x, tf.stack([size for axis, size in enumerate(sizes) if keep_dims or axis not in summed]))
+
+
 def _embed_gradient(op: Any, lhs: tf.Tensor, rhs: tf.Tensor, shape: tf.Tensor) -> Any:
     same_rank = lhs.shape.rank is not None and lhs.shape.rank == rhs.shape.rank == shape.shape[0]
     if lhs.dtype.is_complex or not same_rank or any(op.get_attr(name) for name in ("axis", "all_axes", "zero_x")):
@@ -277,6 +295,7 @@ COMPOSITIONS: dict[str, Callable[..., Any]] = {
     "ShapeN": lambda op, *inputs: [tf.shape(x, op.get_attr("out_type")) for x in inputs],
     "ConcatOffset": _concat_offsets,
     "StridedSliceGrad": _slice_gradient,
+    "Sum": _sum,
     "BroadcastGradientArgs": lambda op, *shapes: _broadcast_axes(*shapes),
     "Conv2DBackpropFilter": _conv_filter_gradient,
     "Conv2DBackpropInput": _conv_input_gradient,

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import text, tf_internal
 
-from ._graphs import functions_in_nodes, functions_of, node_name, reachable, set_repeated
+from ._graphs import functions_in_nodes, functions_of, node_name, reachable, scopes_of, set_repeated
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,16 @@ def add_signature(
     graph_def, objects = meta_graph.graph_def, meta_graph.object_graph_def
     inputs, outputs = function.structured_input_signature[1], function.structured_outputs
     nodes = {node.name for node in graph_def.node}
-    call_name = unused(name, nodes)
+    # TensorFlow inlines the call into the scope of its name.
+    call_name = unused(name, nodes.union(*map(scopes_of, nodes)))
     placeholders = {key: unused(f"{name}_{key}", {*nodes, call_name}) for key in sorted(inputs)}
     with tf.Graph().as_default() as graph:
         arguments = [
             tf.compat.v1.placeholder(inputs[key].dtype, inputs[key].shape, new) for key, new in placeholders.items()
         ]
         handles = [tf.compat.v1.placeholder(captured.dtype) for captured in function.captured_inputs]
+        for captured, handle in zip(function.captured_inputs, handles, strict=True):
+            tf_internal.copy_handle_data(captured, handle)  # TensorFlow infers shapes in the function again.
         types = [tensor.dtype for tensor in function.outputs]
         tf.raw_ops.StatefulPartitionedCall(args=[*arguments, *handles], Tout=types, f=function, name=call_name)
     new = graph.as_graph_def(add_shapes=True)

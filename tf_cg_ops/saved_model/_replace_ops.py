@@ -114,6 +114,13 @@ class OpReplacer:
         names = (f"embed_grad_of_built_in_ops_{i}" for i in range(len(self.functions) + len(self._taken_names) + 1))
         name = next(name for name in names if name not in self._taken_names and name not in self.functions)
         definition.signature.name = name
+        # An inlined node is named after the call and itself, as "call/Const", and that can be the name of another node.
+        own = {node.name for node in definition.node_def}
+        change_references(
+            definition.node_def, definition, lambda each: f"{name}/{each}" if node_name(each) in own else each
+        )
+        for node in definition.node_def:
+            node.name = f"{name}/{node.name}"
         self.functions[name] = definition
         return name
 

@@ -75,6 +75,9 @@ from tensorflow.python.framework import auto_control_deps
 from tensorflow.python.framework.auto_control_deps import AutomaticControlDependencies
 from tensorflow.python.framework.func_graph import FuncGraph
 
+# Tells a tensor of a resource which shapes the resource has. Only ops that make resources do so by themselves.
+from tensorflow.python.ops.handle_data_util import copy_handle_data
+
 # The graph of a FunctionDef, and its GraphDef: tf.graph_util.import_graph_def takes no FunctionDef.
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph, function_def_to_graph_def
 

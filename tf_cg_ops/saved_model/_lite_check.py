@@ -1,0 +1,99 @@
+"""Runs a converted function in LiteRT, and compares it with the function in TensorFlow."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_cg_ops._src.core import tf_internal
+
+from . import _inputs
+from ._compare import DIFFERENT, NOT_COMPARED, ROUNDING, VALUES, Comparison, run_function
+from ._graphs import reason_of
+
+IN_LITE = "values in LiteRT"
+# Rounding is by far smaller, and errors are by far larger. An output that is zero but for rounding is compared with a
+# fraction of the largest output.
+_TOLERANCE, _FRACTION = 1e-2, 1e-2
+# Values that differ in each of these draws are wrong. In one of them, a step such as tf.round may have seen rounding.
+_DRAWS = 3
+
+
+def compare_in_lite(
+    api: str, name: str, function: Any, content: bytes, variables: Mapping[str, tf.Variable]
+) -> Comparison:
+    """Compares a concrete function with the signature "function" of a LiteRT model, for random inputs.
+
+    Args:
+      api: The function that the user called, for messages.
+      name: What the user calls the function.
+      function: The concrete function of Tensors.
+      content: The LiteRT model. If the function changes variables, it has a signature "weights" that returns them.
+      variables: The variables that the function changes, by their names in "weights".
+
+    Raises:
+      RuntimeError: LiteRT fails, or its results differ. The message names the output that differs most.
+    """
+    if tf_internal.custom_ops_of_lite_model(content):
+        return Comparison(name, IN_LITE, NOT_COMPARED, None, "this LiteRT does not include TensorFlow's ops")
+    runs = (size for size in _inputs.SIZES if not isinstance(run_function(function, {}, size, VALUES), str))
+    size = next(runs, _inputs.SIZES[0])
+    before = {key: variable.numpy() for key, variable in variables.items()}
+    positions = {key: _position(variable, function.variables) for key, variable in variables.items()}
+    for seed in range(_DRAWS):
+        inputs = _inputs.generate(function.structured_input_signature[1], size, seed)
+        values = run_function(function, inputs, size, VALUES)
+        if isinstance(values, str):
+            return Comparison(name, IN_LITE, NOT_COMPARED, None, f"TensorFlow {values}")
+        first = {key: x for key, x in values.items() if key.startswith("output ") and x.dtype != object}
+        first |= {f"step of {key}": values[f"variable {i}"] - before[key] for key, i in positions.items()}
+        second = _run_in_lite(api, content, {key: x.numpy() for key, x in inputs.items()}, before)
+        rounding = {f"step of {key}": 2 * np.spacing(np.max(np.abs(x), initial=0.0)) for key, x in before.items()}
+        difference, key = _difference(first, second, rounding)
+        if difference <= _TOLERANCE:
+            return Comparison(name, IN_LITE, ROUNDING, difference, key)
+    wrong = Comparison(name, IN_LITE, DIFFERENT, difference, key)
+    raise RuntimeError(
+        f"{api}: LiteRT must compute what TensorFlow computes, got {wrong}. Nothing was written. Please report this, "
+        "and attach the model. If you know that the LiteRT on the device is right, write check=False."
+    )
+
+
+def _position(variable: tf.Variable, variables: Sequence[tf.Variable]) -> int:
+    return next(i for i, each in enumerate(variables) if each is variable)
+
+
+def _run_in_lite(
+    api: str, content: bytes, inputs: Mapping[str, np.ndarray], before: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The outputs of one call, and the changes of the variables."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # It recommends another package with the same interpreter.
+            interpreter = tf.lite.Interpreter(model_content=content)
+        results = {f"output {key}": x for key, x in interpreter.get_signature_runner("function")(**inputs).items()}
+        after = interpreter.get_signature_runner("weights")() if before else {}
+    except (RuntimeError, ValueError) as error:
+        raise RuntimeError(
+            f"{api}: LiteRT must run the new signature, got {reason_of(error)}. Nothing was written. If you know that "
+            "the LiteRT on the device runs it, write check=False."
+        ) from error
+    return results | {f"step of {key}": after[key] - x for key, x in before.items()}
+
+
+def _difference(
+    first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray], rounding: Mapping[str, float]
+) -> tuple[float, str]:
+    """The largest difference, divided by the largest element of the output, and the output."""
+    sizes = {key: np.max(np.abs(x[np.isfinite(x)]), initial=0.0) for key, x in first.items()}
+    least = _FRACTION * max(sizes.values())
+    found = []
+    for key, x in first.items():
+        a, b = x.astype(np.complex128), second[key].astype(np.complex128)
+        with np.errstate(invalid="ignore"):  # Of infinities.
+            gap = np.max(np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b)), initial=0.0)
+        gap = max(gap - rounding.get(key, 0.0), 0.0) if np.isfinite(gap) else np.inf
+        found.append((float(gap / max(sizes[key], least)) if gap else 0.0, key))
+    return max(found)
