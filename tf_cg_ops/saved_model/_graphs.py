@@ -169,7 +169,7 @@ def check_graph(graph_def: Any) -> None:
         raise ValueError(f"function '{error.args[1][0]}' calls itself") from error
 
 
-@functools.cache
+@functools.lru_cache(maxsize=2048)  # A file can name any op.
 def _length_attributes(op: str) -> tuple[str, ...]:
     """The attributes of an op with the length of an input list."""
     definition = tf_internal.op_def_registry.get(op)
