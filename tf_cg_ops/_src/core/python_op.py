@@ -100,6 +100,9 @@ def _convert_python(pfor_input: Any) -> Sequence[Any]:
     if not (isinstance(function, _PythonFunction) and function.takes_examples):
         return tf_internal.converted_in_a_loop(pfor_input)  # Also the user's own calls of Python.
     inputs = [pfor_input.input(i) for i in range(pfor_input.num_inputs)]
+    if not any(wrapped.is_stacked for wrapped in inputs):  # The function also needs to know the number of examples.
+        pfor_input.stack_inputs([0])
+        inputs[0] = pfor_input.input(0)
     levels = ([wrapped.is_stacked for wrapped in inputs], *function.levels)
     outputs = dataclasses.replace(function, levels=levels).add_to_graph([wrapped.t for wrapped in inputs])
     return [tf_internal.wrap_for_pfor(output, True) for output in outputs]
