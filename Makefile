@@ -22,7 +22,6 @@ SOURCES := $(shell find cc cuda -name '*.cc' -o -name '*.cu' -o -name '*.cuh' -o
 export TF_CG_OPS_WERROR := 1
 # Hides TensorFlow's notes about the machine.
 export TF_CPP_MIN_LOG_LEVEL ?= 2
-export TF_ENABLE_ONEDNN_OPTS ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help demo test test-rest test-all test-slow fuzz sanitize install-clang install-chromium bazel-test \
@@ -67,7 +66,7 @@ fuzz: $(LIBRARY) ## call the ops, embed_gradient and recompute_grad at random, a
 	$(BIN)/python -m qa.fuzz raw --examples $(CALLS) --json build/fuzz/raw.json || failed=1; \
 	$(BIN)/python -m qa.fuzz differential --examples $(EXAMPLES) --json build/fuzz/differential.json || failed=1; \
 	$(BIN)/python -m qa.fuzz saved_models --examples $(MODELS) --json build/fuzz/saved_models.json || failed=1; \
-	TF_ENABLE_ONEDNN_OPTS=1 $(BIN)/python -m qa.fuzz plans --examples $(PLANS) --json build/fuzz/plans.json || failed=1; \
+	$(BIN)/python -m qa.fuzz plans --examples $(PLANS) --json build/fuzz/plans.json || failed=1; \
 	exit $$failed
 
 # For example: make sanitize PARTS='shapes memory' SECONDS=600. TESTS='graph/test_xla graph/test_c_api' chooses the test
@@ -136,8 +135,6 @@ aarch64: $(LIBRARY) ## compile and link for 64-bit ARM with a cross compiler, an
 	$(BIN)/python -m build_ops.aarch64
 
 # Takes about forty minutes; run nothing else meanwhile.
-# Users have oneDNN on, so it is on here.
-bench: export TF_ENABLE_ONEDNN_OPTS := 1
 bench: $(LIBRARY) ## measure everything again for docs/performance.md
 	$(BIN)/python -m benchmarks --output benchmarks/results.json
 	$(BIN)/python -m benchmarks.report.publish

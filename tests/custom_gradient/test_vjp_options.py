@@ -94,6 +94,29 @@ def recorded(compute):
     return tape, value
 
 
+@pytest.mark.parametrize("mode", list(RUNS))
+@pytest.mark.parametrize(
+    ("used", "upstream"),
+    {
+        "a constant": (True, lambda: [DY, tf.constant([0.0] * 3, tf.float64)]),
+        "zeros": (True, lambda: [DY, tf.zeros([3], tf.float64)]),
+        "zeros_like": (True, lambda: [DY, tf.zeros_like(X)]),
+        "none": (False, lambda: [DY, None]),
+    }.values(),
+)
+def test_zeros_as_the_upstream_gradient_are_not_none(used, upstream, mode):
+    pair = Pair()
+
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            sine, cosine, _ = pair(x)
+        return tape.gradient([sine, cosine], x, output_gradients=upstream())
+
+    np.testing.assert_allclose(RUNS[mode](run)(X), BY_HAND[0], rtol=1e-12)
+    assert pair.seen[-1] == [False, not used, True]
+
+
 def test_a_persistent_tape_tells_each_gradient_its_own():
     pair = Pair()
     tape, value = recorded(pair)

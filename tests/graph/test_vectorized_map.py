@@ -299,3 +299,65 @@ def test_a_rule_with_a_loop_is_vectorized_without_a_word(rng, monkeypatch):
     np.testing.assert_allclose(tape.gradient(y, x, output_gradients=tf.constant(dys)), dys * xs**3)
     # If other tests have called vectorized_map, TensorFlow warns that its own function is traced again.
     assert [record for record in said if "retracing" not in record.getMessage()] == []
+
+
+@cg.custom_jvp
+def squared(x):
+    return x**2
+
+
+@squared.defjvp
+def squared_tangent(primals, tangents):
+    return squared(*primals), 7.0 * tangents[0] * primals[0]
+
+
+STACK = tf.TensorSpec([2], tf.float64)
+# Every batching rule, and functions made of them.
+OF_A_MEMBER = {
+    "embed_gradient": lambda x: cg.embed_gradient(x**2, 7.0 * x, x),
+    "embed_gradient twice": lambda x: vjp(lambda: cg.embed_gradient(x**2, 7.0 * x, x), x, x)[1],
+    "embed_gradient with an axis": lambda x: cg.embed_gradient(tf.reduce_sum(x), 7.0 * x, x, axis=0) * x,
+    "custom_gradient": cg.custom_gradient(lambda x: (x**2, lambda dy: 7.0 * dy * x)),
+    "custom_vjp": cg.custom_vjp(
+        lambda x: ((x**2, x), x), lambda x, dy, dz: 7.0 * dy * x if dz is None else dz, materialize_grads=False
+    ),
+    "custom_jvp": squared,
+    "recompute_grad": cg.recompute_grad(lambda x: tf.sin(x) * x),
+    "clip_gradient": lambda x: cg.clip_gradient(x, norm=0.5),
+    "straight_through": cg.straight_through(tf.round),
+}
+# TensorFlow also runs the first member of these alone, which a batch of none does not have.
+WITH_EFFECTS = {
+    "numpy_function": cg.numpy_function(lambda x: (x**3, np.diag(3.0 * x**2)), STACK),
+    "numpy_function batched": cg.numpy_function(
+        lambda x: (x**3, 3.0 * x**2), tf.TensorSpec([], tf.float64), batched=True
+    ),
+    "numpy_function with a vjp": cg.numpy_function(lambda x: (x**3, x), STACK, vjp=lambda x, dy: (3.0 * dy * x**2,)),
+    "check_numerics": lambda x: cg.watch_gradient(x, "x", check_numerics=True),
+    "log": lambda x: cg.watch_gradient(x, "x", log=True),
+    "callback": lambda x: cg.watch_gradient(x, "x", callback=lambda gradient: None),
+    "implicit_root": lambda x: cg.implicit_root(lambda y, x: y**3 - x, lambda x: x ** (1 / 3))(x),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [(name, case) for name in (OF_A_MEMBER | WITH_EFFECTS) for case in ("same upstream", "same in a branch", "branch")]
+    + [(name, "no members") for name in OF_A_MEMBER],
+)
+def test_a_batch_whose_members_have_the_same_upstream_or_that_has_no_members(name, case):
+    x = tf.constant([[0.5, 2.0], [3.0, 4.0], [5.0, 6.0]], tf.float64)[: 0 if case == "no members" else 3]
+
+    def gradient(x):
+        def value():
+            return tf.nest.flatten((OF_A_MEMBER | WITH_EFFECTS)[name](x))[0]
+
+        return vjp(value, x, tf.constant([1.0, 10.0], tf.float64) if "same" in case else x + 1.0)[1]
+
+    def one(x):
+        if "branch" not in case:
+            return gradient(x)
+        return tf.cond(x[0] > 100.0, lambda: gradient(x), lambda: 3.0 * x)
+
+    found = tf.function(lambda x: tf.vectorized_map(one, x, fallback_to_while_loop=False), autograph=False)(x)
+    assert_all_close([found], [np.reshape([one(member) for member in x], x.shape)])

@@ -199,6 +199,24 @@ def test_a_result_that_is_not_used_has_no_gradients(used, mode, cuts):
         assert none == derive(towers)
 
 
+def test_zeros_as_the_upstream_gradient_are_not_none_in_a_graph_alone(cuts):
+    inner = cg.recompute_grad(lambda x: (layers(x, W[:1]), layers(x, W[1:2])), memory="auto")
+    function = cg.recompute_grad(lambda x: [inner(x)[0], x @ W[2]], memory="auto")
+    none = []
+
+    def derive(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        gradients = tape.gradient(y, [x, *W], output_gradients=[tf.zeros([16, 8])] * 2)
+        none.append([g is None for g in gradients])
+
+    derive(X)
+    tf.function(derive)(X)
+    assert none[0] == none[1]
+    assert none[0][:2] + none[0][3:] == [False, False, False, True]
+
+
 @pytest.mark.parametrize("function", [looked_up, read_early])
 def test_rows_of_a_table_have_slices_for_gradients_and_a_lookup_does_not_read_the_table(function, cuts):
     types, operations = [], []

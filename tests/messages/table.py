@@ -121,6 +121,7 @@ _NOISE = [
     (r"(?s)\n\n?(Stack trace for op definition|The op is created at): .*|\n\ttf2xla conversion failed.*", ""),
     (r"\[_XlaMustCompile[^\]]*\]", ""),
     (r"0x[0-9a-f]+", "0x..."),
+    (r"\b_Mkl(?=MatMul\b)", ""),  # With oneDNN.
     (r"(?<=[a-z>]_)\d+(?=[/'\" (:])", "N"),
 ]
 

@@ -19,8 +19,8 @@ HANGS = 300
 # Processes of the warm Python can only be given these variables. Others could matter while TensorFlow is imported.
 READ_LATE = {"PYTHONPATH", "TMPDIR", "TF_CG_OPS_DISABLE_PASSES"}
 
-# Hides TensorFlow's notes about the machine, which come from two places.
-_NO_NOTES = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
+# Hides TensorFlow's notes about the machine.
+_NO_NOTES = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
 def run_python(code, *args, cwd, environment=None, check=True, with_extras=False):

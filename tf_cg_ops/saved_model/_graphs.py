@@ -211,7 +211,7 @@ def scopes_of(name: str) -> list[str]:
     return [name[:i] for i, character in enumerate(name) if character == "/"]
 
 
-@functools.cache
+@functools.lru_cache(maxsize=2048)  # A file can name any op.
 def _length_attributes(op: str) -> tuple[str, ...]:
     """The attributes of an op with the length of an input list."""
     definition = tf_internal.op_def_registry.get(op)

@@ -1,7 +1,6 @@
 """Calls a Python function from a graph. Only this process can run such a graph, and the errors say so."""
 
 import dataclasses
-import functools
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core import tf_internal, when_saved
 
 
 def call_python(
@@ -79,7 +78,13 @@ class _PythonFunction:
         )
         tf_internal.add_python_function(graph, token, self)
         op = tf.raw_ops.PyFuncStateless if self.stateless else tf.raw_ops.PyFunc
-        overrides = dict.fromkeys(("PyFunc", "PyFuncStateless"), _refusal_to_be_saved(self.subject))
+        message = (
+            "{} is Python code, which a saved function cannot contain. Save the weights instead, and build the model "
+            "from its code where you load them."
+        )
+        texts = message.format(self.subject), message.format("A function in this graph")
+        refusal = when_saved.gradient_that_tells("TfCgOpsNotSaved", *texts, _captured)
+        overrides = dict.fromkeys(("PyFunc", "PyFuncStateless"), refusal)
         with tf_internal.stop_recording(), graph.gradient_override_map(overrides):
             results = op(input=inputs, token=token, Tout=[spec.dtype for spec in self.specs])
         lead = tf.TensorShape([None] * len(self.levels))
@@ -95,6 +100,9 @@ def _convert_python(pfor_input: Any) -> Sequence[Any]:
     if not (isinstance(function, _PythonFunction) and function.takes_examples):
         return tf_internal.converted_in_a_loop(pfor_input)  # Also the user's own calls of Python.
     inputs = [pfor_input.input(i) for i in range(pfor_input.num_inputs)]
+    if not any(wrapped.is_stacked for wrapped in inputs):  # The function also needs to know the number of examples.
+        pfor_input.stack_inputs([0])
+        inputs[0] = pfor_input.input(0)
     levels = ([wrapped.is_stacked for wrapped in inputs], *function.levels)
     outputs = dataclasses.replace(function, levels=levels).add_to_graph([wrapped.t for wrapped in inputs])
     return [tf_internal.wrap_for_pfor(output, True) for output in outputs]
@@ -103,19 +111,7 @@ def _convert_python(pfor_input: Any) -> Sequence[Any]:
 # TensorFlow only looks up the gradient of the PyFunc op when a graph is saved. It would just log an error raised there,
 # and advise to save without gradients, which gives a model that cannot be loaded. So the message is the value of a
 # capture that TensorFlow refuses to save.
-@functools.cache
-def _refusal_to_be_saved(subject: str) -> str:
-    """Registers the gradient that prevents saving, and returns its name."""
-    name = f"TfCgOpsNotSaved: {subject}"
-
-    @tf.RegisterGradient(name)
-    @tf.autograph.experimental.do_not_convert
-    def capture_text(*_: Any) -> tf.Tensor:
-        with tf.init_scope():
-            text = tf.constant(
-                f"{subject} is Python code, which a saved function cannot contain. Save the weights instead, and build "
-                "the model from its code where you load them."
-            )
-        return tf.identity(text)
-
-    return name
+def _captured(message: str) -> tf.Tensor:
+    with tf.init_scope():
+        text = tf.constant(message)
+    return tf.identity(text)

@@ -15,15 +15,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import slices, tapes, tf_internal
+from tf_cg_ops._src.core import slices, tapes, tf_internal, when_saved
 from tf_cg_ops._src.custom_gradient import foreign_rule, live_rule, rule_op, traced_rule, variable_reads
 from tf_cg_ops._src.custom_gradient.live_rule import LiveRule
 from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.graphs import inline
-
-# The names of registered gradients that warn. They hold texts alone.
-_WARNS_WHEN_SAVED = "TfCgOpsNotTraced"
-_warnings: set[str] = set()
 
 
 def attach(
@@ -238,10 +234,8 @@ def traced_for(op: Any, live: LiveRule) -> tuple[Any, list[tf.Tensor]]:
 
 def _warn_when_saved(message: str) -> None:
     """Adds an op to the graph whose gradient TensorFlow looks up only when it saves the graph: that warns."""
-    name = f"{_WARNS_WHEN_SAVED}: {message}"
-    if name not in _warnings:
-        _warnings.add(name)
-        tf.RegisterGradient(name)(tf.autograph.experimental.do_not_convert(lambda *_: _warn(message)))
+    otherwise = "TensorFlow could not trace it. To see why, compute the gradient before you save the model."
+    name = when_saved.gradient_that_tells("TfCgOpsNotTraced", message, otherwise, _warn)
     with tf.compat.v1.get_default_graph().gradient_override_map({"NoOp": name}):
         tf.no_op()
 

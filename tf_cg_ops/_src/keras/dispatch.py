@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls
+from tf_cg_ops._src.core.tf_internal import EagerTensor
 from tf_cg_ops._src.keras import registration
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -52,23 +53,23 @@ def package_of_keras_tensors(values: Any) -> str:
     It has to be fast, because it runs before every call.
     """
     for value in values:
-        package = _PACKAGES.get(type(value))
-        if package is None:
-            package = _package_of(value)
+        if type(value) is EagerTensor:
+            continue
+        if isinstance(value, (list, tuple)):
+            package = package_of_keras_tensors(value)
+        elif isinstance(value, Mapping):
+            package = package_of_keras_tensors(value.values())
+        else:
+            package = _package_of(type(value))
         if package:
             return package
     return ""
 
 
-# The package for each type of leaf; containers are not in it.
-_PACKAGES: dict[type, str] = {}
-
-
-def _package_of(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return package_of_keras_tensors(value)
-    if isinstance(value, Mapping):
-        return package_of_keras_tensors(value.values())
-    names = [base.__module__.partition(".")[0] for base in type(value).__mro__ if base.__name__ == "KerasTensor"]
-    # In one step, because other threads read it.
-    return _PACKAGES.setdefault(type(value), next((name for name in names if name in registration.MODULES), ""))
+def _package_of(leaf: type) -> str:
+    for base in leaf.__mro__:
+        if base.__name__ == "KerasTensor":
+            package = base.__module__.partition(".")[0]
+            if package in registration.MODULES:
+                return package
+    return ""

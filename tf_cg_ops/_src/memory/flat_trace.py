@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import calls, tf_internal
+from tf_cg_ops._src.custom_gradient import backward_order
 from tf_cg_ops._src.graphs import control_flow
 from tf_cg_ops._src.graphs.graph_copy import GraphCopy
 from tf_cg_ops._src.rewrite.traced_call import TracedCall
@@ -20,10 +21,12 @@ _NOT_IN_SEGMENTS = frozenset(["Placeholder", "NoOp"])
 
 
 class FlatTrace:
-    """The ops of a graph and of the functions that it calls, except compiled ones.
+    """The ops of a graph and of the functions that it calls, except compiled ones and the gates of planned functions.
+
+    The plan gives the backward pass its own order. A cut could separate a gate from the ops that mark its gradients.
 
     Attributes:
-      graph: The graph itself if it calls nothing, or a copy.
+      graph: The graph itself if it has neither calls nor gates, or a copy.
       inside: The tensors that are inputs, in the order of `inside` of the traced graph.
       operations: The ops that a plan divides.
       num_arguments: How many of the inputs, the first ones, are Tensors of the arguments.
@@ -32,7 +35,8 @@ class FlatTrace:
     def __init__(self, trace: TracedCall) -> None:
         graph, self.num_arguments = trace.graph, len(trace.inputs)
         self.graph, self.inside = graph, trace.inside
-        if any(op.type in calls.CALLS and not control_flow.is_compiled(op) for op in graph.get_operations()):
+        called = [op for op in graph.get_operations() if op.type in calls.CALLS and not control_flow.is_compiled(op)]
+        if called or any(map(backward_order.is_gate, graph.get_operations())):
             self.graph, self.inside, _ = self._copied([tensor.shape for tensor in self.inside])
         self.operations = operations_of(self.graph)
 
@@ -60,13 +64,18 @@ class FlatTrace:
     def _copied(self, shapes: Sequence[tf.TensorShape]) -> tuple[Any, list[Any], GraphCopy]:
         with self.graph.as_default():  # So that captures have what TensorFlow knows about handles.
             graph = tf_internal.FuncGraph("flat")
+
+        def without_gates(_: GraphCopy, op: Any, inputs: list[Any]) -> list[Any] | None:
+            # Loops and branches are not cut.
+            return inputs if graph is tf.compat.v1.get_default_graph() and backward_order.is_gate(op) else None
+
         # In forward mode, a recorded call would add its tangents.
         with graph.as_default(), tf_internal.stop_recording():
             inside = [graph.capture(tensor) for tensor in self.inside]
             for i, (tensor, shape) in enumerate(zip(inside, shapes, strict=True)):
                 if not tensor.shape.is_fully_defined() and tensor.dtype != tf.resource:
                     inside[i] = tf_internal.graph_placeholder(tensor.dtype, shape)
-            copy = GraphCopy(zip(self.inside, inside, strict=True), names=True)
+            copy = GraphCopy(zip(self.inside, inside, strict=True), without_gates, names=True)
             graph.outputs = copy.outputs_of(self.graph)
         tf_internal.forget_captures(graph)
         return graph, inside, copy

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -229,18 +229,20 @@ def _print(name: str, values: tf.Tensor) -> list[tf.Operation]:
 def _call(api: str, name: str, dy: tf.Tensor, callback: Callable[..., Any]) -> list[tf.Tensor]:
     """Calls the user's function with a copy, because the array can share memory with a Tensor."""
 
-    def call_with_array(array: np.ndarray) -> list[np.ndarray]:
-        returned = callback(np.array(array))
-        if returned is not None:
-            raise TypeError(
-                f"{api}: {text.name_of(callback)!r} must return None for the gradient of {name!r}, got "
-                f"{text.describe_type(returned)}. To change a gradient, use tf_cg_ops.custom_gradient."
-            )
-        return [np.array(True)]  # Because tf.vectorized_map cannot loop over an op without a result.
+    def call_with_array(lead: tuple[int, ...], is_stacked: Sequence[bool], array: np.ndarray) -> list[np.ndarray]:
+        for position in np.ndindex(lead):
+            returned = callback(np.array(array[position] if is_stacked[0] else array))
+            if returned is not None:
+                raise TypeError(
+                    f"{api}: {text.name_of(callback)!r} must return None for the gradient of {name!r}, got "
+                    f"{text.describe_type(returned)}. To change a gradient, use tf_cg_ops.custom_gradient."
+                )
+        return [np.ones(lead, bool)]  # tf.vectorized_map needs a result.
 
     if tf.executing_eagerly():
-        call_with_array(dy.numpy())
+        call_with_array((), [False], dy.numpy())
         return []
     subject = f"{api}: {text.name_of(callback)!r}"
     advice = "Leave callback out of a graph that runs in another process."
-    return python_op.call_python(subject, advice, call_with_array, [dy], [tf.TensorSpec([], tf.bool)])
+    specs = [tf.TensorSpec([], tf.bool)]
+    return python_op.call_python(subject, advice, call_with_array, [dy], specs, takes_examples=True)

@@ -1,0 +1,32 @@
+"""Gradients that TensorFlow only looks up when it saves a graph, and that then tell what the file cannot hold."""
+
+import collections
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+# TensorFlow calls such a gradient without its op, so each text needs a name of its own, which it then keeps for ever.
+# Some texts differ in each trace. After this many of a kind, a text that tells less has to do.
+_MOST = 100
+_names: collections.defaultdict[str, set[str]] = collections.defaultdict(set)
+_lock = threading.Lock()
+
+
+def gradient_that_tells(kind: str, text: str, otherwise: str, tell: Callable[[str], tf.Tensor]) -> str:
+    """The name of a registered gradient that calls `tell` with the text, or after many texts with `otherwise`."""
+    name = f"{kind}: {text}"
+    with _lock:
+        names = _names[kind]
+        if name not in names and len(names) >= _MOST:
+            name, text = kind, otherwise
+        if name not in names:
+            names.add(name)
+
+            @tf.RegisterGradient(name)
+            @tf.autograph.experimental.do_not_convert
+            def gradient(*_: Any) -> tf.Tensor:
+                return tell(text)
+
+    return name
