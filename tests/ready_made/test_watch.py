@@ -76,7 +76,7 @@ def test_a_gradient_that_is_not_finite_is_an_error_with_its_name(run, bad, dtype
     def function(x):
         return cg.watch_gradient(x, "the logits", check_numerics=True, callback=seen.append)
 
-    with pytest.raises(tf.errors.InvalidArgumentError, match="watch_gradient: the gradient of 'the logits' must be "):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="watch_gradient: the gradient of `the logits` must be "):
         run(function, [x], dy)
     assert [gradient.dtype for gradient in seen] == [x.dtype]  # Recorded before the check, so that you can look at it.
 
@@ -121,7 +121,7 @@ def test_rows_that_slices_name_twice_are_seen_as_their_sum(mode, capfd):
 
     gradient(tf.constant([[3.0], [-1.0]]), log=True)
     assert "gradient of 'rows': shape [3 1] norm 2 " in capfd.readouterr().err
-    with pytest.raises(tf.errors.InvalidArgumentError, match="the gradient of 'rows' must be finite"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the gradient of `rows` must be finite"):
         gradient(tf.constant([[3e38], [3e38]]), check_numerics=True)
 
 
@@ -161,7 +161,7 @@ def test_a_saved_model_prints_and_checks_in_its_gradient_and_calls_no_python(tmp
     loaded = tf.saved_model.load(tmp_path)
     np.testing.assert_array_equal(gradient_of(loaded.f), DY)
     assert "gradient of 'h': shape [3] norm 13 " in capfd.readouterr().err
-    with pytest.raises(tf.errors.InvalidArgumentError, match="watch_gradient: the gradient of 'h' must be finite"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="watch_gradient: the gradient of `h` must be finite"):
         gradient_of(loaded.f, dy=DY * np.inf)
     module.f = tf.function(lambda x: cg.watch_gradient(x, "h", callback=print), input_signature=[spec])
     with pytest.raises(ValueError, match="watch_gradient: 'print' is Python code, which a saved function"):
@@ -220,7 +220,7 @@ def test_an_overflow_passes_the_check_while_the_loss_scale_can_shrink(scale, is_
         return cg.watch_gradient(x, "h", check_numerics=True, loss_scale=scale)
 
     if is_error:
-        with pytest.raises(tf.errors.InvalidArgumentError, match="watch_gradient: the gradient of 'h' must be finite"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="watch_gradient: the gradient of `h` must be finite"):
             run(function, [X], DY * np.inf)
     else:
         np.testing.assert_array_equal(run(function, [X], DY * np.inf)[1][0], DY * np.inf)

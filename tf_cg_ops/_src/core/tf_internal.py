@@ -110,7 +110,7 @@ from tensorflow.python.ops.gradients_util import PossibleTapeGradientTypes as po
 # Registers how an op is batched, for tf.vectorized_map and Jacobians.
 from tensorflow.python.ops.parallel_for.pfor import ConversionNotImplementedError
 from tensorflow.python.ops.parallel_for.pfor import RegisterPFor
-from tensorflow.python.ops.parallel_for.pfor import _fallback_converter, _pfor_converter_registry
+from tensorflow.python.ops.parallel_for.pfor import _fallback_converter
 from tensorflow.python.ops.parallel_for.pfor import wrap as wrap_for_pfor
 
 # Read and write the structure of what a saved function takes and returns. Only SavedModels' own code can.
@@ -472,18 +472,6 @@ def converted_in_a_loop(pfor_input: Any) -> Any:
         )
     cause = "there is no registered converter for this op."
     return _fallback_converter(pfor_input, root_cause=cause, warn=pfor_input.pfor._warn)
-
-
-_convert_check_numerics = _pfor_converter_registry["CheckNumerics"]
-
-
-# TensorFlow's converter of a check refuses a tensor that is the same for all examples.
-def _convert_check_of_any_tensor(pfor_input: Any) -> Any:
-    pfor_input.stack_inputs([0])
-    return _convert_check_numerics(pfor_input)
-
-
-_pfor_converter_registry["CheckNumerics"] = _convert_check_of_any_tensor
 
 
 # Only the control flow contexts of TensorFlow 1 know which ops are in a branch.

@@ -21,7 +21,7 @@ from tf_cg_ops._src.memory.gradient_function import GradientFunction
 from tf_cg_ops._src.rewrite.traced_call import spec_of
 
 # Stateful ops that are safe to run again.
-_CHECKS = frozenset(["CheckNumerics", "CheckNumericsV2", "Print"])
+_CHECKS = frozenset(["Assert", "CheckNumerics", "CheckNumericsV2", "Print"])
 CONTRACTIONS = ("MatMul", "BatchMatMul", "Conv", "Depthwise", "Einsum")
 # The ops that gradients of weights come from.
 _OF_WEIGHTS = (*CONTRACTIONS, "Sum", "BiasAddGrad")

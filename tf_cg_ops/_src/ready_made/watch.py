@@ -189,14 +189,15 @@ def _where_checked(dy: tf.Tensor, scaling: loss_scales.LossScale | None) -> tf.T
 
 def _check_numerics(api: str, name: str, dy: tf.Tensor) -> list[Any]:
     """Raises InvalidArgumentError if an element is not finite, in a graph by ops that it returns."""
+    message = f"{api}: the gradient of `{name}` must be finite, got "  # An assertion would escape quotes.
     if not tf.executing_eagerly():
-        message = f"{api}: the gradient of {name!r} must be finite"
-        return [tf.debugging.check_numerics(part, message) for part in _real_parts(dy)]
+        # tf.vectorized_map takes no check_numerics of a tensor that is the same for all members.
+        checks = [tf.reduce_all(tf.math.is_finite(part)) for part in _real_parts(dy)]
+        return [tf.debugging.Assert(is_finite, [f"{message}nan or infinity."]) for is_finite in checks]
     for part in _real_parts(dy):
         if not tf.reduce_all(tf.math.is_finite(part)):
             got = "nan" if tf.reduce_any(tf.math.is_nan(part)) else "infinity"
-            message = f"{api}: the gradient of {name!r} must be finite, got {got}."
-            raise tf.errors.InvalidArgumentError(None, None, message)
+            raise tf.errors.InvalidArgumentError(None, None, f"{message}{got}.")
     return []
 
 
