@@ -175,8 +175,10 @@ class Solver:
         start = None if x0 is None else tf.stop_gradient(x0) / factor
         # Recorded iterations would be kept for higher derivatives, and XLA cannot compile that.
         with tf_internal.stop_recording():
+            # Products with the largest numbers would overflow by rounding.
+            unit = tf.cast(tf.minimum(scale, self.dtype.real_dtype.max / 4), b.dtype)
             x, length, before, count, is_suitable = self._iterate(
-                Matrix(*map(_recorded, matrix)), b, factor, start, limit
+                Matrix(*map(_recorded, matrix)), b, unit, start, limit
             )
         # Elements below the smallest number are lost, times at least the gain of the matrix along the solution.
         largest = tf.reduce_max(tf.concat([tf.abs(x), tf.zeros([1], real)], 0))
@@ -222,17 +224,17 @@ class Solver:
         return x, relative, guard
 
     def _iterate(
-        self, matrix: Matrix, b: tf.Tensor, factor: tf.Tensor, x0: tf.Tensor | None, limit: tf.Tensor
+        self, matrix: Matrix, b: tf.Tensor, unit: tf.Tensor, x0: tf.Tensor | None, limit: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         """The solution, the norms of its last two residuals, the number of iterations, whether the matrix is suitable.
 
         The method keeps its own residual, which drifts away from the true one by rounding. So it is restarted from the
-        true residual until that is small enough. `b`, `x0` and the solution are in units of `factor`. In them, a
-        function that is not linear is another one, so the true residual is computed without them.
+        true residual until that is small enough. `b`, `x0` and the solution are in this unit. In it, a function
+        that is not linear is another one, so the true residual is computed without it.
         """
 
         def residual_of(x: tf.Tensor) -> tf.Tensor:
-            return b - (matrix.apply(x) if self.note else matrix.apply(x * factor) / factor)
+            return b - (matrix.apply(x) if self.note else matrix.apply(x * unit) / unit)
 
         most = self.maxiter
         if most is None:
@@ -290,12 +292,12 @@ def norm(vector: tf.Tensor) -> tf.Tensor:
 
 
 def normalized(vector: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The vector divided by its largest absolute value, and that; by 1 if it is zero or not finite.
+    """The vector divided by its largest absolute value, and that; by 1 if it is zero, a denormal or not finite.
 
     So the squares of huge and tiny numbers do not become infinite or zero.
     """
     size = tf.reduce_max(tf.concat([tf.reshape(tf.abs(vector), [-1]), tf.zeros([1], vector.dtype.real_dtype)], 0))
-    size = tf.where((size > 0) & tf.math.is_finite(size), size, tf.ones_like(size))
+    size = tf.where((size >= _smallest(size.dtype)) & tf.math.is_finite(size), size, tf.ones_like(size))
     return vector / tf.cast(size, vector.dtype), size
 
 
