@@ -1,6 +1,5 @@
 """Every function of the library at the numbers where a dtype ends, against formulas in NumPy's widest numbers."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -75,14 +74,9 @@ def ignore(gradient):
 
 
 def layer(name, *args, like, **options):
-    made = functools.cache(lambda dtype: getattr(cg.layers, name)(*args, dtype=dtype, **options))
-
-    def call(x):
-        with tf.init_scope():  # Some make variables.
-            layer = made(x.dtype.name)
-        return layer(x)
-
-    return like._replace(function=call, dtypes=REAL)
+    # Made here, because some make variables.
+    layers = {dtype: getattr(cg.layers, name)(*args, dtype=dtype.name, **options) for dtype in REAL}
+    return like._replace(function=lambda x: layers[x.dtype](x), dtypes=REAL)
 
 
 @cg.custom_jvp
