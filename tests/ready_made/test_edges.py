@@ -40,6 +40,7 @@ class Row(NamedTuple):
       dtypes: What it takes.
       alone: Whether each number is a call, because a call mixes its numbers.
       is_finite: Whether it refuses infinite numbers.
+      has_infinite_upstream: Not if it multiplies by zero: TensorFlow returns nan for it, and XLA zero.
     """
 
     function: Callable[..., Any]
@@ -48,6 +49,7 @@ class Row(NamedTuple):
     dtypes: list[tf.DType] = DTYPES
     alone: bool = False
     is_finite: bool = False
+    has_infinite_upstream: bool = True
 
 
 def halved(function, **options):
@@ -56,8 +58,9 @@ def halved(function, **options):
 
 
 def surrogate(name, derivative):
-    function = cg.straight_through(half, name, **({} if name == "identity" else {"slope": 2.0}))
-    return Row(function, lambda x, dy: dy * derivative(x), lambda x: FACTOR * x, REAL)
+    # In graphs, TensorFlow moves a slope to the upstream gradient, and twice the largest number is infinite.
+    function = cg.straight_through(half, name, slope=FACTOR if name == "sigmoid" else 2.0)
+    return Row(function, lambda x, dy: dy * derivative(x), lambda x: FACTOR * x, REAL, has_infinite_upstream=False)
 
 
 def sigmoid(x):
@@ -118,7 +121,7 @@ SOLVED = {"alone": True, "is_finite": True}
 SURROGATES = {
     "identity": np.ones_like,
     "hard_tanh": lambda x: (np.abs(x) <= 0.5).astype(x.dtype),
-    "sigmoid": lambda x: 2 * sigmoid(2 * x) * sigmoid(-2 * x),
+    "sigmoid": lambda x: FACTOR * sigmoid(FACTOR * x) * sigmoid(-FACTOR * x),
     "fast_sigmoid": lambda x: 1 / (1 + 2 * np.abs(x)) ** 2,
 }
 ROWS = {
@@ -235,7 +238,8 @@ def calls(row, dtype):
     # A product with an infinite complex number is nan in NumPy, too.
     x = x[np.isfinite(x)] if row.is_finite or dtype.is_complex else x
     rolled = np.roll(x, 3)
-    for dy in (np.resize([1.0, -3.0, 0.5, 2.0, -0.25], x.shape), np.where(np.isfinite(rolled), rolled, 1), rolled):
+    upstreams = [np.resize([1.0, -3.0, 0.5, 2.0, -0.25], x.shape), np.where(np.isfinite(rolled), rolled, 1), rolled]
+    for dy in upstreams if row.has_infinite_upstream else upstreams[:2]:
         for part in [slice(i, i + 1) for i in range(len(x))] if row.alone else [slice(None)]:
             yield to_dtype(x[part], dtype), to_dtype(dy[part], dtype)
 
