@@ -262,7 +262,8 @@ def masked(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
     `J(x)` also where `dy` is zero, if that is finite.
 
     A number that is selected stays as it is: the gradient of `log(0)` is infinite. The rule cannot reach ops that mix
-    elements, such as MatMul, Softmax and Max, or functions with their own gradient. A warning names those it met.
+    elements, such as MatMul, Softmax and Max, or functions with their own gradient. A warning names those that it met,
+    and each op that it does not know to keep zeros.
 
     Args:
       op: An op for which `elementwise` is True.
@@ -290,7 +291,7 @@ def masked(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
     return elementwise_ops.masked_gradients(op, slices.to_dense(dy[0]), built_in)
 
 
-setattr(masked, UNREACHED, elementwise_ops.UNREACHED)
+setattr(masked, UNREACHED, elementwise_ops.may_multiply)
 
 
 @tf_internal.autograph_artifact

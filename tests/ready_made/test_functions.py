@@ -117,11 +117,12 @@ def test_norms_do_not_overflow_in_16_bits(gradient):
     [
         ({"norm": 1.0}, [np.inf, 1.0], [np.nan, 0.0]),
         ({"global_norm": 1.0}, [np.inf, 1.0], [np.nan, 0.0]),
+        ({"norm": 1.0}, [np.inf + 0j, 1.0 + 0j], [np.nan + 0j, 0.0]),
         ({"value": 1.0}, [np.nan, np.inf], [np.nan, 1.0]),
     ],
 )
 def test_an_upstream_that_is_not_finite_is_not_hidden(limit, dy, expected, gradient):
-    (dx,) = gradient(lambda x: cg.clip_gradient(x, **limit), [np.ones(2)], np.array(dy))
+    (dx,) = gradient(lambda x: cg.clip_gradient(x, **limit), [np.ones_like(dy)], np.array(dy))
     np.testing.assert_array_equal(dx, expected)
 
 

@@ -450,7 +450,7 @@ def test_a_solver_with_a_loop_over_tensors_is_converted_by_autograph(mode):
         u = dy
         for _ in tf.range(60):
             if tf.reduce_sum(u) < 1e9:
-                u += vjp(u) - dy  # The product is -u / 2.
+                u += dy - vjp(u)  # The product is u / 2.
         return u
 
     @cg.implicit_fixed_point(halve, linear_solve=linear_solve)
@@ -519,6 +519,22 @@ def test_in_a_functional_model():
     _, (dx,) = tape_vjp(model, [tf.constant(X[None])], tf.constant(DY[None]))
     y = cubic_root(tf.constant(X**2)).numpy()
     np.testing.assert_allclose(dx[0], 2 * X * DY / (3 * y**2 + 1))
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced", "jit"])
+def test_the_system_of_a_symmetric_contraction_is_positive_definite(mode):
+    """So `linear.cg` solves it. The fixed point is the one of y = S y + x, whose derivative is the inverse of I - S."""
+    symmetric = np.array([[0.5, -0.3, 0.0], [-0.3, -0.6, 0.1], [0.0, 0.1, 0.2]])
+    inverse, dy = np.linalg.inv(np.eye(3) - symmetric), np.array([1.0, -10.0, 100.0])
+
+    def step(y, x):
+        return tf.linalg.matvec(symmetric, y) + x
+
+    solve = cg.implicit_fixed_point(step, lambda x: tf.linalg.matvec(inverse, x), linear_solve=CG)
+    _, (dx,) = RUNS[mode](lambda x, dy: tape_vjp(solve, [x], dy))(
+        tf.constant([1.0, 2.0, 3.0], tf.float64), tf.constant(dy)
+    )
+    np.testing.assert_allclose(dx, inverse @ dy, rtol=1e-9)
 
 
 def test_a_singular_jacobian_is_left_to_the_linear_solver():

@@ -345,6 +345,60 @@ def test_a_solution_must_fit_in_16_bits(solver, mode):
         assert_nan_or_error(mode, message, run)
 
 
+# Functions that are not linear, or only on numbers of this size, and right-hand sides.
+NOT_LINEAR = {
+    "a bias": (lambda u: 3.0 * u + 0.01, [0.1, 0.02]),
+    "a bias, for a small b": (lambda u: 3.0 * u + 0.01, [1e-30, 2e-30]),
+    "a bias, for a zero b": (lambda u: 3.0 * u + 0.01, [0.0, 0.0]),
+    "a power": (lambda u: u + u**3, [0.1, 0.02]),
+    "a power, for a large b": (lambda u: u + u**3, [2.0, 10.0]),
+    "a power, for a huge b": (lambda u: u + u**3, [2e30, 1e30]),
+    "an absolute value": (lambda u: 2.0 * u + abs(u), [-3.0, 1.0]),
+    "a limit": (lambda u: tf.minimum(u, 0.5), [0.1, 0.9]),
+}
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize(("case", "mode"), pairs(NOT_LINEAR, RUNS))
+def test_a_function_that_is_not_linear_is_an_error_unless_its_solution_is_found(case, mode, solver):
+    function, right = NOT_LINEAR[case]
+    try:
+        u = RUNS[mode](lambda right: SOLVERS[solver](function, right))(tf.constant(right))
+    except tf.errors.InvalidArgumentError:
+        u = np.full([2], np.nan)
+    assert np.all(np.isnan(u)) or np.linalg.norm(function(u) - right) <= 2e-5 * np.linalg.norm(right)
+
+
+# By which the matrix and the right-hand side are scaled.
+SCALES = {
+    "a small matrix": (1e-35, 1.0),
+    "a large matrix": (1e35, 1.0),
+    "a large solution": (1e-30, 1e7),
+    "a large b": (1.0, 1e36),
+    "a large matrix and b": (1e30, 1e37),
+    "a small matrix and b": (1e-30, 1e-30),
+    "a small b": (1.0, 1e-36),
+    "a solution that underflows": (1e25, 1e-25),
+}
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize(("case", "mode"), pairs(SCALES, ["eager", "jit"]))
+def test_the_scale_of_a_system_does_not_matter(case, mode, solver, rng):
+    """Both for the value and the gradient."""
+    by_matrix, by_right = SCALES[case]
+    matrix = random_array(rng, [30, 30])
+    matrix, right = matrix @ matrix.T / 30 + np.eye(30), random_array(rng, [30])
+    b = tf.constant(right * by_right, tf.float32)
+
+    def run(b):
+        return vjp(lambda: solve_by(solver, tf.constant(matrix * by_matrix, tf.float32), b, tol=1e-5), b, b)
+
+    expected = np.linalg.solve(matrix, right) * by_right / by_matrix
+    for found in RUNS[mode](run)(b):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=max(1e-3 * np.max(np.abs(expected)), 1e-37))
+
+
 def test_a_graph_of_tensorflow_1_does_not_give_the_gradient_of_a_wrong_solution():
     """The gradient is fetched without the value."""
     with tf.Graph().as_default():

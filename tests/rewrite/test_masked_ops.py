@@ -1,5 +1,6 @@
 """The table of ops that work element by element, compared with TensorFlow's ops, and the masked gradient of each."""
 
+import contextlib
 import itertools
 import warnings
 
@@ -7,13 +8,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python.framework import ops
+from tensorflow.python.ops.linalg.sparse import sparse_csr_matrix_ops as csr
 
 import tf_cg_ops as cg
 from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.rewrite import elementwise_ops
 
-from ..support.modes import VJP_MODES
+from ..support.modes import RUNS, VJP_MODES
 from ..support.tensors import pairs
+from .passing_ops import CALLS, VARIABLE
 
 RULES = {cg.rules.elementwise: cg.rules.masked}
 # These pass on the upstream gradient, or select from it.
@@ -75,23 +78,54 @@ def test_the_table_has_all_ops_of_tensorflow_that_work_element_by_element():
         warnings.simplefilter("ignore")  # Complex numbers that are cast.
         found = {op_type for op_type in differentiable_ops() if dtype_of(op_type)}
     assert found - PASS_ON == elementwise_ops.TYPES
-    assert not elementwise_ops.UNREACHED & found
-    assert all(map(tf_internal.op_def_registry.get, elementwise_ops.UNREACHED))
+    assert CALLS.keys() == elementwise_ops.PASS_ON
 
 
-@pytest.mark.parametrize("op_type", sorted(elementwise_ops.TYPES))
-def test_zeros_stay_zero_whatever_the_inputs_are(op_type):
+@pytest.mark.parametrize("mode", ["traced", "jit"])
+@pytest.mark.parametrize("op_type", CALLS)
+def test_other_ops_that_the_warning_does_not_name_keep_zeros(op_type, mode):
+    """Whatever the inputs are, and without a rule."""
+
+    @tf.function(jit_compile=mode == "jit", autograph=False)
+    def gradients(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            value = CALLS[op_type](x)
+        found = tape.gradient(value, [x, VARIABLE], tf.zeros_like(value))
+        return [tf.convert_to_tensor(gradient) for gradient in found if gradient is not None]
+
+    numbers = tf.constant(np.reshape([*SPECIAL, 3.0, 4.0, 5.0, 0.5, 1e-300, -2.0], [4, 4]))
+    assert op_type in {op.type for op in gradients.get_concrete_function(numbers).graph.get_operations()}
+    # XLA cannot compile some.
+    with contextlib.suppress(tf.errors.InvalidArgumentError) if mode == "jit" else contextlib.nullcontext():
+        found = gradients(numbers)
+        assert found
+        for gradient in found:
+            np.testing.assert_array_equal(gradient, np.zeros(gradient.shape))
+
+
+@pytest.mark.parametrize(
+    ("op_type", "mode"),
+    [
+        *((op_type, "eager") for op_type in sorted(elementwise_ops.TYPES)),
+        *((op_type, "jit") for op_type in sorted(elementwise_ops.KEEP_ZERO | {"Elu", "Selu"})),
+    ],
+)
+def test_zeros_stay_zero_whatever_the_inputs_are(op_type, mode):
     dtype = dtype_of(op_type)
     columns = iter(np.array(list(itertools.product(SPECIAL, repeat=3))).T)
     arguments, run = call(op_type, dtype, lambda: next(columns))
     tensors = tf.nest.flatten(arguments)
     sources = [t for t in tensors if tf_internal.is_trainable(t)]
     masked = cg.override_gradients(lambda *tensors: run(tf.nest.pack_sequence_as(arguments, tensors)), RULES)
-    with tf.GradientTape() as tape:
-        tape.watch(sources)
-        value = masked(*tensors)
-    zeros = tf.zeros_like(value)
-    for gradient in tape.gradient(value, sources, output_gradients=zeros):
+
+    def gradients(*tensors):
+        with tf.GradientTape() as tape:
+            tape.watch(sources)
+            value = masked(*tensors)
+        return tape.gradient(value, sources, output_gradients=tf.zeros_like(value))
+
+    for gradient in RUNS[mode](gradients)(*tensors):
         if gradient is not None:
             np.testing.assert_array_equal(gradient, np.zeros(gradient.shape))
 
@@ -151,6 +185,32 @@ def test_a_selected_infinite_derivative_stays():
         cg.override_gradients(tf.math.log, RULES), [np.array([0.0, 2.0])], np.array([1.0, 1.0])
     )
     np.testing.assert_array_equal(dx, [np.inf, 0.5])
+
+
+# Ops that have left nan without a warning.
+NAMED = {
+    "RGBToHSV": tf.image.rgb_to_hsv,
+    "SparseDenseCwiseMul": lambda x: (tf.sparse.from_dense(x) * x).values,
+    "StatelessRandomGammaV3": lambda x: tf.random.stateless_gamma([2, 3], [1, 2], alpha=x),
+    "CTCLoss": lambda x: tf.compat.v1.nn.ctc_loss(
+        tf.sparse.from_dense([[1]]), tf.stack([x, x])[:, :1], [2], ignore_longer_outputs_than_inputs=True
+    ),
+    "SparseMatrixMul": lambda x: csr.csr_sparse_matrix_to_dense(
+        csr.sparse_matrix_mul(csr.dense_to_csr_sparse_matrix(x, tf.where(x > 0)), x[0, 0]), x.dtype
+    ),
+}
+
+
+@pytest.mark.parametrize("op_type", NAMED)
+def test_a_warning_names_what_is_not_known_to_keep_zeros(op_type):
+    function = cg.override_gradients(lambda x: NAMED[op_type](tf.exp(x)), RULES)
+    with pytest.warns(UserWarning, match=rf"rule 'masked' does not reach .*{op_type} \(1\)"):
+        tf.function(function).get_concrete_function(tf.TensorSpec([2, 3]))  # Some have kernels for GPUs only.
+
+
+def test_ops_of_whole_numbers_are_not_named():
+    """Warnings are errors."""
+    cg.override_gradients(lambda x: tf.exp(x)[: tf.reduce_max(tf.cast(x, tf.int32))], RULES)(tf.eye(2))
 
 
 def test_a_warning_names_once_what_the_rule_does_not_reach():

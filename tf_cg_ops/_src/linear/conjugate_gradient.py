@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, tf_internal
 from tf_cg_ops._src.core.types import Structure
-from tf_cg_ops._src.linear.solution import NAME_THE_OPTIONS, Matrix, Solver, dot, norm
+from tf_cg_ops._src.linear.solution import NAME_THE_OPTIONS, Matrix, Solver, dot, norm, normalized
 
 _API = "linear.cg"
 
@@ -76,7 +76,7 @@ def cg(
         "linear.gmres.",
         iterations="iterations",
         advice="Raise maxiter or tol, pass a preconditioner M, or compute in float64. Is A symmetric positive "
-        "definite? Otherwise use linear.gmres. If the norm is nan, A or b holds nan or inf.",
+        "definite? Otherwise use linear.gmres. If the norm is inf or nan, A(x) overflows, or A or b holds inf or nan.",
         tol=tol,
         atol=atol,
         maxiter=maxiter,
@@ -94,14 +94,16 @@ def _correct(
     def goes_on(x: Any, residual: Any, direction: Any, gamma: Any, count: Any, is_definite: Any) -> Any:
         return is_definite & (norm(residual) > limit) & (count < maxiter)
 
-    def step(x: Any, residual: Any, direction: Any, gamma: Any, count: Any, is_definite: Any) -> Any:
-        product = matrix.apply(direction)
-        curvature = dot(direction, product)
+    def advance(x: Any, residual: Any, direction: Any, gamma: Any, count: Any, is_definite: Any) -> Any:
+        # Normalized, so that the products are the same at every scale of the matrix and of the residual.
+        unit, length = normalized(direction)
+        product, size = normalized(matrix.apply(unit))
+        curvature = dot(unit, product)
         # With nan this stays True, because then the numbers are wrong and not the matrix.
         is_definite = ~((curvature <= 0) | (gamma <= 0))
-        length = tf.cast(tf.where(is_definite, gamma / curvature, tf.zeros_like(gamma)), dtype)
-        x += length * direction
-        residual -= length * product
+        step = tf.where(is_definite, gamma / curvature / length, tf.zeros_like(gamma))
+        x += tf.cast(step / size, dtype) * unit
+        residual -= tf.cast(step, dtype) * product
         preconditioned = matrix.precondition(residual)
         before, gamma = gamma, dot(residual, preconditioned)
         direction = preconditioned + tf.cast(gamma / before, dtype) * direction
@@ -116,5 +118,5 @@ def _correct(
         tf.zeros_like(maxiter),
         tf.constant(True),
     )
-    x, _, _, _, count, is_definite = tf.while_loop(goes_on, step, start)
+    x, _, _, _, count, is_definite = tf.while_loop(goes_on, advance, start)
     return x, count, is_definite

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tf_cg_ops._src.core import misplaced_calls, tf_internal
 from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.linear.packing import ROUNDING
-from tf_cg_ops._src.linear.solution import NAME_THE_OPTIONS, Matrix, Solver, check_count, norm
+from tf_cg_ops._src.linear.solution import NAME_THE_OPTIONS, Matrix, Solver, check_count, norm, normalized
 
 _API = "linear.gmres"
 
@@ -67,7 +67,7 @@ def gmres(
         unsuitable="",
         iterations="cycles",
         advice="Raise maxiter, restart or tol, pass a preconditioner M, or compute in float64. If that does not help, "
-        "A is nearly singular. If the norm is nan, A or b holds nan or inf.",
+        "A is nearly singular. If the norm is inf or nan, A(x) overflows, or A or b holds inf or nan.",
         tol=tol,
         atol=atol,
         maxiter=maxiter,
@@ -80,15 +80,15 @@ def _correct(
     restart: int, matrix: Matrix, residual: tf.Tensor, limit: tf.Tensor, maxiter: tf.Tensor
 ) -> tuple[tf.Tensor, int, bool]:
     """One cycle of Arnoldi's iteration. Returns the vector in the Krylov space that makes the residual smallest."""
-    dtype, size = residual.dtype, tf.shape(residual)[0]
+    dtype, number = residual.dtype, tf.shape(residual)[0]
     if residual.shape[0] is not None:
         restart = max(1, min(restart, residual.shape[0]))
     length = norm(residual)
-    basis = tf.concat([residual[None] / tf.cast(length, dtype), tf.zeros(tf.stack([restart, size]), dtype)], 0)
+    basis = tf.concat([residual[None] / tf.cast(length, dtype), tf.zeros(tf.stack([restart, number]), dtype)], 0)
     basis = tf.ensure_shape(basis, [restart + 1, residual.shape[0]])
 
     def extend(k: Any, basis: Any, columns: Any) -> Any:
-        vector = matrix.apply(matrix.precondition(basis[k]))
+        vector, size = normalized(matrix.apply(matrix.precondition(basis[k])))
         column = tf.zeros([restart + 1], dtype)
         for _ in range(2):  # Twice, because rounding leaves the basis not quite orthogonal.
             projections = tf.linalg.matvec(tf.math.conj(basis), vector)
@@ -101,7 +101,7 @@ def _correct(
         vector = tf.where(is_new, vector / tf.cast(divisor, dtype), tf.zeros_like(vector))
         column = tf.tensor_scatter_nd_update(column, [[k + 1]], [tf.cast(rest, dtype)])
         basis = tf.tensor_scatter_nd_update(basis, [[k + 1]], vector[None])
-        return k + 1, basis, tf.tensor_scatter_nd_update(columns, [[k]], column[None])
+        return k + 1, basis, tf.tensor_scatter_nd_update(columns, [[k]], column[None] * tf.cast(size, dtype))
 
     start = (tf.constant(0), basis, tf.zeros([restart, restart + 1], dtype))
     _, basis, columns = tf.while_loop(lambda k, *_: k < restart, extend, start, maximum_iterations=restart)
@@ -111,6 +111,7 @@ def _correct(
 
 def _least_squares(matrix: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
     """The `y` that makes `length * e1 - matrix y` smallest; it is zero where a column of the matrix is."""
+    matrix, scale = normalized(matrix)
     q, r = tf.linalg.qr(matrix)
     right = length * tf.math.conj(q[0])
     diagonal = tf.linalg.diag_part(r)
@@ -118,7 +119,7 @@ def _least_squares(matrix: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
     is_zero = size <= _epsilon(matrix.dtype) * tf.reduce_max(size)
     r = tf.linalg.set_diag(r, tf.where(is_zero, tf.ones_like(diagonal), diagonal))
     right = tf.where(is_zero, tf.zeros_like(right), right)
-    return tf.linalg.triangular_solve(r, right[:, None], lower=False)[:, 0]
+    return tf.linalg.triangular_solve(r, right[:, None], lower=False)[:, 0] / tf.cast(scale, matrix.dtype)
 
 
 def _epsilon(dtype: tf.DType) -> float:

@@ -55,7 +55,7 @@ class Solver:
       iterations: What `maxiter` counts.
       advice: What the user can do if it does not converge.
       dtype: The dtype of the user's numbers; vectors can have a wider one.
-      note: What is solved, for messages.
+      note: What is solved, for messages. If it is a derivative, the matrix is known to be linear.
     """
 
     api: str
@@ -167,23 +167,29 @@ class Solver:
     ) -> tuple[tf.Tensor, float | tf.Tensor, tf.Tensor]:
         """Returns the solution, its relative tolerance, and the number 1, or nan under XLA if there is no solution."""
         real = b.dtype.real_dtype
-        # Scaled, so that squares do not become zero or infinite.
-        largest = tf.reduce_max(tf.concat([tf.abs(b), tf.zeros([1], real)], 0))
-        scale = tf.where((largest > 0) & tf.math.is_finite(largest), largest, tf.ones_like(largest))
+        b, scale = normalized(b)
         factor = tf.cast(scale, b.dtype)
-        size = norm(b / factor)
+        size = norm(b)
         epsilon = ROUNDING[real]
         limit = tf.maximum(tf.cast(self.tol, real) * size, tf.cast(self.atol, real) / scale)
         start = None if x0 is None else tf.stop_gradient(x0) / factor
         # Recorded iterations would be kept for higher derivatives, and XLA cannot compile that.
         with tf_internal.stop_recording():
+            # Products with the largest numbers would overflow by rounding.
+            unit = tf.cast(tf.minimum(scale, self.dtype.real_dtype.max / 4), b.dtype)
             x, length, before, count, is_suitable = self._iterate(
-                Matrix(*map(_recorded, matrix)), b / factor, start, limit
+                Matrix(*map(_recorded, matrix)), b, unit, start, limit
             )
+        # Elements below the smallest number are lost, times at least the gain of the matrix along the solution.
+        largest = tf.reduce_max(tf.concat([tf.abs(x), tf.zeros([1], real)], 0))
+        gain = tf.where(largest > 0, tf.sqrt(tf.cast(tf.size(x), real)) + size / largest, tf.zeros_like(size))
+        lost = 16 * _smallest(self.dtype) / scale * gain
         x = tf.stop_gradient(x * factor)
-        largest = tf.reduce_max(tf.abs(x))
-        has_converged = is_suitable & tf.math.is_finite(length) & (length <= limit)
-        is_solved = has_converged & (largest <= tf.constant(self.dtype.real_dtype.max, real))
+        largest *= scale
+        # Not for nan, which is too little to say that the solution is large.
+        fits = ~(largest > tf.constant(self.dtype.real_dtype.max, real))
+        has_converged = is_suitable & tf.math.is_finite(length) & (length <= tf.maximum(limit, lost))
+        is_solved = has_converged & fits
         # The residual has stopped shrinking, or the rest of it is rounding.
         is_rounding = (length >= before) & (length <= epsilon**0.5 * size) | (length <= 64 * epsilon * size)
         is_rounding &= is_suitable & ~has_converged
@@ -204,10 +210,10 @@ class Solver:
         ]
         guard = tf.where(is_solved, tf.ones([], real), tf.fill([], tf.constant(np.nan, real)))
         checks = [
+            (fits | ~is_suitable, too_large),
             (has_converged | ~is_suitable | is_rounding, not_converged(self.advice)),
             (~is_rounding, not_converged(too_small)),
             (is_suitable, unsuitable),
-            (is_solved | ~has_converged, too_large),
         ]
         with tf.control_dependencies(assertions(*checks)):
             guard = tf.identity(guard)
@@ -218,22 +224,29 @@ class Solver:
         return x, relative, guard
 
     def _iterate(
-        self, matrix: Matrix, b: tf.Tensor, x0: tf.Tensor | None, limit: tf.Tensor
+        self, matrix: Matrix, b: tf.Tensor, unit: tf.Tensor, x0: tf.Tensor | None, limit: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         """The solution, the norms of its last two residuals, the number of iterations, whether the matrix is suitable.
 
         The method keeps its own residual, which drifts away from the true one by rounding. So it is restarted from the
-        true residual until that is small enough.
+        true residual until that is small enough. `b`, `x0` and the solution are in this unit. In it, a function
+        that is not linear is another one, so the true residual is computed without it.
         """
+
+        def residual_of(x: tf.Tensor) -> tf.Tensor:
+            return b - (matrix.apply(x) if self.note else matrix.apply(x * unit) / unit)
+
         most = self.maxiter
         if most is None:
             most = 10 * (tf.size(b, tf.int64) if b.shape[0] is None else b.shape[0])
         most = tf.convert_to_tensor(most, tf.int64)
         if x0 is None:
-            x, residual = tf.zeros_like(b), b
+            x = tf.zeros_like(b)
+            # If there is nothing to do, this is the only look at `A`.
+            residual = b if self.note else tf.cond(norm(b) > limit, lambda: b, lambda: residual_of(x))
         else:
             x = tf.where(norm(b) > 0, x0, tf.zeros_like(b))
-            residual = b - matrix.apply(x)
+            residual = residual_of(x)
 
         def goes_on(x: Any, residual: Any, length: Any, before: Any, count: Any, is_suitable: Any) -> Any:
             return is_suitable & (length > limit) & (length < before) & (count < most)
@@ -241,7 +254,7 @@ class Solver:
         def step(x: Any, residual: Any, length: Any, before: Any, count: Any, is_suitable: Any) -> Any:
             correction, more, is_suitable = self.correct(matrix, residual, limit, most - count)
             x += correction
-            residual = b - matrix.apply(x)
+            residual = residual_of(x)
             return x, residual, norm(residual), length, count + more, is_suitable
 
         length = norm(residual)
@@ -278,9 +291,24 @@ def norm(vector: tf.Tensor) -> tf.Tensor:
     return tf.sqrt(dot(vector, vector))
 
 
+def normalized(vector: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The vector divided by its largest absolute value, and that; by 1 if it is zero, a denormal or not finite.
+
+    So the squares of huge and tiny numbers do not become infinite or zero.
+    """
+    size = tf.reduce_max(tf.concat([tf.reshape(tf.abs(vector), [-1]), tf.zeros([1], vector.dtype.real_dtype)], 0))
+    size = tf.where((size >= _smallest(size.dtype)) & tf.math.is_finite(size), size, tf.ones_like(size))
+    return vector / tf.cast(size, vector.dtype), size
+
+
 def dot(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     """The real part of the inner product, a real scalar."""
     return tf.reduce_sum(tf.math.real(tf.math.conj(a) * b))
+
+
+def _smallest(dtype: tf.DType) -> float:
+    """Numbers below are lost: TensorFlow computes without denormals, except in float16."""
+    return {tf.float16: 2.0**-24, tf.float64: 2.0**-1022}.get(dtype.real_dtype, 2.0**-126)
 
 
 def _recorded(function: _Apply) -> _Apply:

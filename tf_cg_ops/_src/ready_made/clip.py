@@ -182,10 +182,8 @@ def clip(
         sizes = [tf.reduce_max(tf.stack(sizes))] * len(dys)
     # Scaled, because the squares of huge and tiny numbers overflow and underflow.
     sizes = [tf.where(tf.math.is_finite(size) & (size > 0), size, tf.ones_like(size)) for size in sizes]
-    scaled = [
-        tf.cast(dy, _wide(dy, dtype)) / tf.cast(size, _wide(dy, dtype)) for dy, size in zip(dys, sizes, strict=True)
-    ]
-    squared_norms = [_squared_norm(dy, axis, dtype) for dy in scaled]
+    scaled = [[part / size for part in _parts(dy, dtype)] for dy, size in zip(dys, sizes, strict=True)]
+    squared_norms = [_squared_norm(parts, axis) for parts in scaled]
     if mode == "global_norm":
         squared_norms = [tf.add_n(squared_norms)] * len(dys)
     rows = zip(dys, scaled, squared_norms, sizes, strict=True)
@@ -193,6 +191,7 @@ def clip(
 
 
 def _parts(dy: tf.Tensor, dtype: tf.DType) -> list[tf.Tensor]:
+    """The real numbers of a gradient: a complex product with an infinite number has a part that is nan."""
     return [tf.cast(part, dtype) for part in ([tf.math.real(dy), tf.math.imag(dy)] if dy.dtype.is_complex else [dy])]
 
 
@@ -203,20 +202,17 @@ def _size(dy: tf.Tensor, axis: Any, dtype: tf.DType) -> tf.Tensor:
     return functools.reduce(tf.maximum, sizes)
 
 
-def _wide(dy: tf.Tensor, dtype: tf.DType) -> tf.DType:
-    return {tf.float32: tf.complex64, tf.float64: tf.complex128}[dtype] if dy.dtype.is_complex else dtype
-
-
-def _squared_norm(dy: tf.Tensor, axis: Any, dtype: tf.DType) -> tf.Tensor:
-    return tf.add_n([tf.reduce_sum(tf.square(part), axis, keepdims=axis is not None) for part in _parts(dy, dtype)])
+def _squared_norm(parts: Sequence[tf.Tensor], axis: Any) -> tf.Tensor:
+    return tf.add_n([tf.reduce_sum(tf.square(part), axis, keepdims=axis is not None) for part in parts])
 
 
 def _clip_by_norm(
-    dy: tf.Tensor, scaled: tf.Tensor, squared_norm: tf.Tensor, size: tf.Tensor, limit: tf.Tensor
+    dy: tf.Tensor, scaled: Sequence[tf.Tensor], squared_norm: tf.Tensor, size: tf.Tensor, limit: tf.Tensor
 ) -> tf.Tensor:
     """The gradient `dy`, which is `scaled * size`, scaled down if its norm is above the limit."""
     # No square root below the limit: at zero it has no derivative.
     is_within = squared_norm <= tf.square(limit / size)
     norm = tf.sqrt(tf.where(is_within, tf.ones_like(squared_norm), squared_norm))
     factor = tf.where(is_within, tf.ones_like(norm), limit / norm)
-    return tf.where(is_within, dy, tf.cast(scaled * tf.cast(factor, scaled.dtype), dy.dtype))
+    parts = [part * factor for part in scaled]
+    return tf.where(is_within, dy, tf.cast(parts[0] if len(parts) == 1 else tf.complex(*parts), dy.dtype))

@@ -141,8 +141,9 @@ def implicit_fixed_point(
         dx = (df/dx)^H u    where    u = dy + (df/dy)^H u
 
     `f` returns the structure, shapes and dtype of `y`, computed with TensorFlow operations. It need not read every
-    unknown. Everything else is as in `tf_cg_ops.implicit_root`, with `f(y, *args) - y` as the residual,
-    so `linear_solve` gets a `vjp(u)` that is `(df/dy)^H u - u`.
+    unknown. Everything else is as in `tf_cg_ops.implicit_root`, with `y - f(y, *args)` as the residual, so
+    `linear_solve` gets a `vjp(u)` that is `u - (df/dy)^H u`. If `f` is a contraction and `df/dy` is symmetric,
+    `tf_cg_ops.linear.cg` is a good one.
 
     Raises:
       TypeError, ValueError, RuntimeError, tf.errors.InvalidArgumentError: As `tf_cg_ops.implicit_root`, for `f`.

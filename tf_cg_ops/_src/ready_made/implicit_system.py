@@ -168,18 +168,18 @@ class _Call:
         return self._packing.structured([tf.convert_to_tensor(gradient) for gradient in gradients])
 
     def _solve_transposed(self, point: Point, y: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
-        """The solution u of (dr/dy)^H u = dy."""
+        """The solution u of (dr/dy)^H u = dy. For a fixed point, r is f(y) - y."""
         if self._linear_solve is None:
             value, matrix = point.run(("system", self._batched, self._problem.noun), self._system, y)
             u = tf.linalg.solve(matrix, dy[..., None])[..., 0]
         else:
             value, u = point.value(), self._iterative_solution(self._linear_solve, point, dy)
-        if not self._problem.options["check_solution"]:
-            return u
-        return self._checked(value - y if self._problem.noun == "function" else value, y, dy, u, point.values)
+        if self._problem.noun == "function":
+            value, u = value - y, -u
+        return self._checked(value, y, dy, u, point.values) if self._problem.options["check_solution"] else u
 
     def _system(self, point: Point, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The value of the user's function, and (dr/dy)^H, `[n, n]`, or `[B, n, n]` for a batch of systems."""
+        """The value of the user's function and the matrix of `_vjp`: `[n, n]`, or `[B, n, n]` for a batch."""
         zeros = tf.stop_gradient(tf.zeros_like(y))
 
         def column(e: tf.Tensor) -> tf.Tensor:
@@ -193,7 +193,10 @@ class _Call:
         return value, tf.transpose(columns, [1, 2, 0] if self._batched else [1, 0])
 
     def _vjp(self, point: Point, u: tf.Tensor) -> tf.Tensor:
-        """(dr/dy)^H u in a graph; ValueError if it does not exist."""
+        """(dr/dy)^H u, or u - (df/dy)^H u for a fixed point, in a graph; ValueError if it does not exist.
+
+        For a contraction with a symmetric Jacobian, this sign makes the system positive definite.
+        """
         is_fixed_point = self._problem.noun == "function"
         parts = point.by_unknowns(u)
         for i, part in enumerate(parts):
@@ -208,7 +211,7 @@ class _Call:
                 )
         pairs = zip(parts, self._packing.leaves(u), strict=True)
         product = self._packing.concatenate([tf.zeros_like(y) if part is None else part for part, y in pairs])
-        return product - u if is_fixed_point else product
+        return u - product if is_fixed_point else product
 
     def _iterative_solution(self, linear_solve: Callable[..., Any], point: Point, dy: tf.Tensor) -> tf.Tensor:
         """The solution of the user's function, which takes and returns structures."""
@@ -235,11 +238,12 @@ class _Call:
         largest = [tf.cast(tf.reduce_max(tf.concat([[0], tf.reshape(size, [-1])], 0)), real) for size in sizes]
         rounding = 4 * ROUNDING[self._packing.dtype.real_dtype] * tf.reduce_max(largest)
         moved = tf.reduce_sum(_size(solution) * tf.nn.relu(_size(r) - rounding))
-        is_wrong = moved > _TOLERANCE * tf.reduce_sum(_size(dy)) * (largest[0] + _ZERO)
+        # Infinite numbers, as in an upstream gradient that overflows under loss scaling, give nan, which says nothing.
+        is_right = (moved <= _TOLERANCE * tf.reduce_sum(_size(dy)) * (largest[0] + _ZERO)) | tf.math.is_nan(moved)
         law = _LAWS[noun].format(f"'{self._name}'")
         advice = f"Check that the {noun} takes y first and that the solver converges, or pass check_solution=False."
         parts = [f"{self._subject} {law} ", tf.reduce_max(_size(r)), f". {advice}"]
-        with tf.control_dependencies(assertions((~is_wrong, parts))):
+        with tf.control_dependencies(assertions((is_right, parts))):
             return tf.identity(u)
 
 

@@ -7,34 +7,46 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core import calls, tf_internal
 from tf_cg_ops._src.custom_gradient import traced_rule
 from tf_cg_ops._src.custom_gradient.graph_rule import attach
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
+from tf_cg_ops._src.graphs import control_flow
 from tf_cg_ops._src.rewrite.overridden_op import OverriddenOp
 
-KEEP_ZERO, MULTIPLY, UNREACHED = (
+KEEP_ZERO, MULTIPLY, PASS_ON = (
     frozenset(names.split())
     for names in (
         # Their gradients select, add or change the sign, so they make no nan of a zero.
-        "Add AddN AddV2 Cast Ceil ClipByValue Complex Conj Elu Floor FloorDiv Imag LeakyRelu Maximum Minimum Neg "
-        "NextAfter Real Relu Relu6 Rint Round Selu Sign Sub TruncateDiv",
+        "Add AddN AddV2 Cast Ceil ClipByValue Complex Conj Floor FloorDiv Imag LeakyRelu Maximum Minimum Neg "
+        "NextAfter Real Relu Relu6 Rint Round Sign Sub TruncateDiv",
         # Their gradients multiply by numbers that can be infinite or nan.
         "Abs Acos Acosh Angle Asin Asinh Atan Atan2 Atanh BesselI0 BesselI0e BesselI1 BesselI1e BesselJ0 BesselJ1 "
         "BesselK0 BesselK0e BesselK1 BesselK1e BesselY0 BesselY1 Betainc ComplexAbs Cos Cosh Dawsn Digamma Div "
-        "DivNoNan EluGrad Erf Erfc Erfinv Exp Expint Expm1 FloorMod FresnelCos FresnelSin Igamma Igammac Inv InvGrad "
-        "LeakyReluGrad Lgamma Log Log1p Mul MulNoNan Ndtri Polygamma Pow RealDiv Reciprocal ReciprocalGrad Relu6Grad "
-        "ReluGrad Rsqrt RsqrtGrad SeluGrad Sigmoid SigmoidGrad Sin Sinh Softplus SoftplusGrad Softsign Spence Sqrt "
-        "SqrtGrad Square SquaredDifference Tan Tanh TanhGrad Xdivy Xlog1py Xlogy Zeta",
-        # Not element by element: their gradients multiply by numbers of other elements, or divide by such.
-        "BandedTriangularSolve BatchMatMul BatchMatMulV2 BatchMatMulV3 Cholesky Conv2D Conv2DBackpropFilter "
-        "Conv2DBackpropInput Conv3D Conv3DBackpropFilterV2 Conv3DBackpropInputV2 Cross Cumprod CumulativeLogsumexp "
-        "DepthwiseConv2dNative DepthwiseConv2dNativeBackpropFilter DepthwiseConv2dNativeBackpropInput Eig Einsum "
-        "EuclideanNorm FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 L2Loss LRN LogMatrixDeterminant LogSoftmax "
-        "MatMul MatrixDeterminant MatrixInverse MatrixSolve MatrixSolveLs MatrixSquareRoot MatrixTriangularSolve Max "
-        "Min Prod Qr SegmentMax SegmentMin SegmentProd SelfAdjointEigV2 Softmax SoftmaxCrossEntropyWithLogits "
-        "SparseMatMul SparseSoftmaxCrossEntropyWithLogits SparseTensorDenseMatMul Svd TridiagonalMatMul "
-        "TridiagonalSolve UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd XlaEinsum",
+        "DivNoNan Elu EluGrad Erf Erfc Erfinv Exp Expint Expm1 FloorMod FresnelCos FresnelSin Igamma Igammac Inv "
+        "InvGrad LeakyReluGrad Lgamma Log Log1p Mul MulNoNan Ndtri Polygamma Pow RealDiv Reciprocal ReciprocalGrad "
+        "Relu6Grad ReluGrad Rsqrt RsqrtGrad Selu SeluGrad Sigmoid SigmoidGrad Sin Sinh Softplus SoftplusGrad "
+        "Softsign Spence Sqrt SqrtGrad Square SquaredDifference Tan Tanh TanhGrad Xdivy Xlog1py Xlogy Zeta",
+        # Not element by element: their gradients move, add or select, so they make no nan of a zero either.
+        # What does not stand here is named in a warning.
+        "AvgPool AvgPool3D BatchToSpace BatchToSpaceND BiasAdd BiasAddGrad BiasAddV1 BroadcastTo CheckNumerics "
+        "CheckNumericsV2 Concat ConcatV2 ConjugateTranspose CropAndResize Cumsum DepthToSpace Diag DiagPart "
+        "Dilation2D DynamicPartition DynamicStitch EnsureShape ExpandDims ExtractImagePatches FFT FFT2D FFT3D "
+        "FakeQuantWithMinMaxArgs FakeQuantWithMinMaxVars FakeQuantWithMinMaxVarsPerChannel Fill FractionalAvgPool "
+        "FractionalMaxPool Gather GatherNd GatherV2 IFFT IFFT2D IFFT3D IRFFT IRFFT2D Identity IdentityN "
+        "ImageProjectiveTransformV2 ImageProjectiveTransformV3 MatrixBandPart MatrixDiag MatrixDiagPart "
+        "MatrixDiagPartV3 MatrixDiagV3 MatrixSetDiag MatrixSetDiagV3 MaxPool MaxPool3D MaxPoolV2 MaxPoolWithArgmax "
+        "Mean MirrorPad NthElement Pack Pad PadV2 ParallelDynamicStitch PlaceholderWithDefault Print "
+        "QuantizeAndDequantizeV2 QuantizeAndDequantizeV3 QuantizeAndDequantizeV4 RFFT RFFT2D RaggedTensorToTensor "
+        "ReadVariableOp Reshape ResizeBicubic ResizeBilinear ResizeNearestNeighbor ResourceGather ResourceGatherNd "
+        "Reverse ReverseSequence ReverseV2 Roll ScaleAndTranslate ScatterNd SegmentMean SegmentSum Select SelectV2 "
+        "Slice SpaceToBatch SpaceToBatchND SpaceToDepth SparseAdd SparseReduceSum SparseReorder SparseSegmentMean "
+        "SparseSegmentMeanWithNumSegments SparseSegmentSqrtN SparseSegmentSqrtNWithNumSegments SparseSegmentSum "
+        "SparseSegmentSumWithNumSegments SparseTensorDenseAdd SparseToDense Split SplitV Squeeze StridedSlice "
+        "StridedSliceGrad Sum TensorListConcatV2 TensorListFromTensor TensorListGather TensorListGetItem "
+        "TensorListPopBack TensorListPushBack TensorListResize TensorListScatterV2 TensorListSetItem "
+        "TensorListStack TensorScatterAdd TensorScatterSub TensorScatterUpdate Tile TopKV2 Transpose Unpack "
+        "UnsortedSegmentSum",
     )
 )
 TYPES = KEEP_ZERO | MULTIPLY
@@ -42,12 +54,26 @@ TYPES = KEEP_ZERO | MULTIPLY
 # Takes tensors of one shape, and returns one tensor of that shape, or None, for each derivative.
 _Function = Callable[[list[Any]], Sequence[Any]]
 
+# Calls and branches, which multiply nothing, and ops with their own gradient, which count as functions.
+_HANDLED = calls.TYPES | control_flow.TYPES_OF_TENSORFLOW_1 | {"CustomGradientEmbed", "CustomGradientRule"}
+
 _WORDING = without_gradient_function("rules.masked")
 
 
 def is_elementwise(op: Any) -> bool:
     """Whether an op works element by element on real or complex numbers, and has TensorFlow's gradient."""
     return op.type in TYPES and "_gradient_op_type" not in op.node_def.attr and tf_internal.is_trainable(op.outputs[0])
+
+
+def may_multiply(op: Any) -> bool:
+    """Whether the gradient of an op is not known to keep zeros, and no rule for elementwise ops changes it."""
+    is_known = op.type in TYPES or op.type in PASS_ON or op.type in _HANDLED
+    ends = (op.inputs, op.outputs)
+    return (
+        not is_known
+        and all(any(map(tf_internal.is_trainable, tensors)) for tensors in ends)
+        and (tf_internal.find_gradient_function(op) is not None)
+    )
 
 
 def masked_gradients(op: Any, dy: tf.Tensor, built_in: Callable[..., list[Any]]) -> list[tf.Tensor | None]:

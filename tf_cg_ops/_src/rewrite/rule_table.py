@@ -22,8 +22,8 @@ Rule: TypeAlias = Callable[..., Structure]
 
 _NO_MATCH = "Name one of these types, pass a predicate such as tf_cg_ops.rules.elementwise, or leave the rule out."
 
-# The attribute of a rule of this library that names the types of ops which it would have to change, but cannot.
-UNREACHED = "unreached_types"
+# The attribute of a rule of this library with a predicate: whether it would perhaps have to change an op, but cannot.
+UNREACHED = "is_unreached"
 
 
 class RuleTable:
@@ -84,6 +84,7 @@ class Matching:
         self._matched: dict[int, tuple[Key, list[Any]]] = {id(key): (key, []) for key in rules}
         self.ops: list[Any] = []
         self._ids: set[int] = set()
+        self._unmatched: list[Any] = []
         self.types: Counter[str] = Counter()
         self.overridden: Counter[str] = Counter()
 
@@ -97,6 +98,7 @@ class Matching:
                 self.ops.append(op)
                 self._ids.add(id(op))
                 return rule
+        self._unmatched.append(op)
         return None
 
     def matched(self, op: Any) -> bool:
@@ -174,10 +176,12 @@ class Matching:
     def warn_of_unreached(self, place: str, functions: Collection[str]) -> None:
         """Warns once of ops and functions with their own gradient that a rule such as `rules.masked` cannot serve."""
         for rule in self._rules.values():
-            types = getattr(rule, UNREACHED, ())
-            counts = [f"{op_type} ({self.types[op_type]})" for op_type in sorted(types) if op_type in self.types]
-            own = Counter(f"the gradient of '{name}'" for name in functions) if types else {}
-            counts += [f"{name} ({number})" for name, number in sorted(own.items())]
+            is_unreached = getattr(rule, UNREACHED, None)
+            if is_unreached is None:
+                continue
+            types = Counter(op.type for op in self._unmatched if is_unreached(op))
+            own = Counter(f"the gradient of '{name}'" for name in functions)
+            counts = [f"{name} ({number})" for part in (types, own) for name, number in sorted(part.items())]
             message = (
                 f"{self._api}: the rule '{text.name_of(rule)}' does not reach {', '.join(counts)} in {place}. There, a "
                 "zero times an infinite number is still nan."
