@@ -12,6 +12,7 @@ from tf_cg_ops.saved_model import _replace_ops
 from ..support import c_program
 from ..support.processes import run_python
 from ..support.saved_models import proto_of
+from ..support.tensors import pairs
 
 X, DY = np.float32([0.7, -0.2, 1.4]), np.float32([1.0, 10.0, 100.0])
 # In a process of its own, because the process might crash.
@@ -51,8 +52,7 @@ print(json.dumps(found))
 FACTORS = {"scale_gradient": 2.0, "embed_gradient": 1.0, "straight_through": np.float32([1, 1, 0])}
 
 
-@pytest.mark.parametrize("place", ["branch", "loop", "scan", "called", "compiled", "nested"])
-@pytest.mark.parametrize("name", FACTORS)
+@pytest.mark.parametrize(("place", "name"), pairs(["branch", "loop", "scan", "called", "compiled", "nested"], FACTORS))
 def test_a_stripped_gradient_runs(name, place, tmp_path):
     """With and without the check of its values, in Python and in C."""
     arguments = [json.dumps(each) for each in (name, place, X.tolist(), DY.tolist())]

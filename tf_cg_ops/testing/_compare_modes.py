@@ -154,18 +154,9 @@ class ModeComparisons:
                 self.add_exception(mode, order, names, error)
                 continue
             for original, wanted, got in zip(references[case.needed], expected[case.needed], found, strict=True):
-                array = np.zeros(original.shape) if wanted is None else to_double_precision(wanted)
-                is_in_range = _MIN_MAGNITUDE < np.max(np.abs(array), initial=0) < _MAX_MAGNITUDE
-                if array.shape != original.shape or not (is_in_range or factor == 1):
+                reference = _another(original, case.name, wanted, case.source, factor)
+                if factor != 1 and not _MIN_MAGNITUDE < reference.size / abs(factor) < _MAX_MAGNITUDE:
                     continue
-                value = array.ravel()[original.elements]
-                reference = dataclasses.replace(
-                    original,
-                    name=f"{original.name} ({case.name})",
-                    source=case.source,
-                    estimate=dataclasses.replace(original.estimate, value=value).multiply(factor),
-                    direction=None,
-                )
                 tolerances = Tolerances(self.tolerances.rtol, self.tolerances.atol * max(abs(factor), 1.0))
                 tolerances = _modes.tolerances_in(mode, tolerances, reference.size)
                 comparison = compare(mode, order, reference, got, tolerances, lambda *_, hint=case.hint: hint)
@@ -179,7 +170,7 @@ class ModeComparisons:
         self.error = error
 
 
-def _another(original: Reference, case: str, wanted: Any, source: str) -> Reference:
+def _another(original: Reference, case: str, wanted: Any, source: str, factor: float = 1.0) -> Reference:
     """The reference for the same argument in another case."""
-    array = np.zeros(original.shape) if wanted is None else to_double_precision(wanted)
+    array = np.zeros(original.shape) if wanted is None else factor * to_double_precision(wanted)
     return exact_reference(f"{original.name} ({case})", array, original.dtype, source)
