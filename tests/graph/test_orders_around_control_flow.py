@@ -58,7 +58,7 @@ WRAPPERS = {
     "root": lambda map_: cg.implicit_root(lambda y, a: y - map_(a), map_),
     "fixed point": lambda map_: cg.implicit_fixed_point(lambda y, a: 0.5 * y + 0.5 * map_(a), map_),
     "minimum": lambda map_: cg.implicit_minimum(lambda y, a: tf.reduce_sum((y - map_(a)) ** 2), map_),
-    "watch_gradient": lambda map_: lambda x: cg.watch_gradient(map_(x), lambda dy: None),
+    "watch_gradient": lambda map_: lambda x: cg.watch_gradient(map_(x), "y", check_numerics=True),
     "embed_gradient": lambda map_: lambda x: (lambda y: cg.embed_gradient(y, tf.ones_like(y), y))(map_(x)),
 }
 

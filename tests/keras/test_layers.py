@@ -180,7 +180,7 @@ def test_a_watching_layer_names_itself_and_is_saved_with_its_function(library, t
         assert_close(watched, X, DY)
         np.testing.assert_array_equal(NOTED, [DY] * number)
         with pytest.raises(
-            tf.errors.InvalidArgumentError, match=r"layers\.WatchGradient: the gradient of 'hidden' must"
+            tf.errors.InvalidArgumentError, match=r"layers\.WatchGradient: the gradient of `hidden` must"
         ):
             value_and_gradients(watched, dy=DY * np.inf)
         NOTED.pop()

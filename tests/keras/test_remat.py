@@ -50,7 +50,7 @@ def test_a_whole_model_is_planned(remat, monkeypatch):
             model = keras.Sequential([keras.Input([3]), *(keras.layers.Dense(3, activation="tanh") for _ in range(8))])
         model.compile("sgd", "mse")
         results.append(model.fit(UNITS, UNITS, epochs=3, verbose=0).history["loss"])
-    assert results[0] == results[1]
+    assert results[0] == pytest.approx(results[1], rel=1e-6)
     assert plans
     assert all(plan.peak_bytes < plan.plain_bytes for plan in plans)
     assert any(segment.is_recomputed for segment in plans[0].segments)

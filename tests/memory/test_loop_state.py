@@ -101,10 +101,10 @@ class Cell(keras.layers.Layer):
     """A recurrent cell with everything that has state."""
 
     def __init__(self):
-        super().__init__()
-        self.dense = keras.layers.Dense(8, activation="tanh")
-        self.dropout = keras.layers.Dropout(0.3, seed=1)
-        self.normalization = keras.layers.BatchNormalization(momentum=0.9)
+        super().__init__(dtype="float64")
+        self.dense = keras.layers.Dense(8, activation="tanh", dtype="float64")
+        self.dropout = keras.layers.Dropout(0.3, seed=1, dtype="float64")
+        self.normalization = keras.layers.BatchNormalization(momentum=0.9, dtype="float64")
 
     def call(self, carry, x, training=None):
         carry = self.dropout(self.dense(carry + x), training=training)
@@ -114,13 +114,12 @@ class Cell(keras.layers.Layer):
 @pytest.mark.parametrize(("mode", "checkpoint"), [("eager", "log"), ("traced", "sqrt"), ("jit", 4)])
 def test_a_keras_cell_trains_as_in_a_plain_loop(mode, checkpoint):
     rng = np.random.default_rng(3)
-    xs = tf.constant(rng.normal(size=[NUM_STEPS, 4, 8]), tf.float32)
-    target = tf.constant(rng.normal(size=[4, 8]), tf.float32)
+    xs, target = tf.constant(rng.normal(size=[NUM_STEPS, 4, 8])), tf.constant(rng.normal(size=[4, 8]))
     results = []
     for scan in (python_loop, functools.partial(cg.scan, checkpoint=checkpoint)):
         keras.utils.set_random_seed(1)
         cell = Cell()
-        cell(tf.zeros([4, 8]), xs[0])
+        cell(tf.zeros_like(target), xs[0])
         optimizer = keras.optimizers.SGD(0.1)
         optimizer.build(cell.trainable_variables)
 
@@ -131,7 +130,7 @@ def test_a_keras_cell_trains_as_in_a_plain_loop(mode, checkpoint):
         @MODES[mode]
         def step(cell=cell, optimizer=optimizer, scan=scan, f=f):
             with tf.GradientTape() as tape:
-                last, ys = scan(f, tf.zeros([4, 8]), xs)
+                last, ys = scan(f, tf.zeros_like(target), xs)
                 loss = tf.reduce_mean((last - target) ** 2) + tf.reduce_mean(ys * xs)
             gradients = tape.gradient(loss, cell.trainable_variables)
             optimizer.apply_gradients(zip(gradients, cell.trainable_variables, strict=True))
@@ -140,8 +139,8 @@ def test_a_keras_cell_trains_as_in_a_plain_loop(mode, checkpoint):
         losses = [float(step()) for _ in range(3)]
         results.append((losses, [np.asarray(variable) for variable in cell.variables]))
     (plain_losses, plain), (losses, variables) = results
-    np.testing.assert_allclose(losses, plain_losses, rtol=2e-4)
-    assert_all_close(variables, plain, rtol=2e-3, atol=1e-5)
+    np.testing.assert_allclose(losses, plain_losses, rtol=1e-9)
+    assert_all_close(variables, plain, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -75,6 +75,7 @@ import warnings
 import tensorflow as tf
 from tensorflow.python.framework import ops
 import tf_cg_ops as cg
+from tf_cg_ops._src.core import when_saved
 
 def traced(number, is_python):
     @cg.custom_gradient
@@ -97,6 +98,7 @@ def trace(numbers):
         traced(number, False), traced(number, True)
     return len(ops.gradient_registry.list())
 
+when_saved._MOST = 100
 many = trace(range(101))
 assert trace(range(101, 120)) == many
 for number in 0, 1000:

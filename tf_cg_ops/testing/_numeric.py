@@ -54,6 +54,10 @@ class Estimate:
         with np.errstate(all="ignore"):
             return np.where(self.scale > 0, self.error / self.scale, np.inf)
 
+    def multiply(self, factor: float) -> "Estimate":
+        """The estimate for quantities that are `factor` times as large."""
+        return Estimate(factor * self.value, *(abs(factor) * part for part in dataclasses.astuple(self)[1:]))
+
 
 # The net changes of quantities, and the sizes of the changes before these cancel.
 Change = tuple[np.ndarray, np.ndarray]

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 # TensorFlow calls such a gradient without its op, so each text needs a name of its own, which it then keeps for ever.
 # Some texts differ in each trace. After this many of a kind, a text that tells less has to do.
-_MOST = 100
+_MOST = 1000
 _names: collections.defaultdict[str, set[str]] = collections.defaultdict(set)
 _lock = threading.Lock()
 

@@ -61,6 +61,16 @@ def is_gate(op: Any) -> bool:
 
 def gradients_of_gate(dys: Sequence[Any]) -> list[Any]:
     """The gradients of the values that are used, and of the token, once all of them are computed."""
-    used = unused_outputs.with_none(dys[:-1])
+    # A copy can lack the op that marks a gradient, and then only a zero means that the value is not used.
+    marked = unused_outputs.with_none(dys[:-1])
+    used = [dy if m is None and not _is_zero(dy) else m for m, dy in zip(marked, dys[:-1], strict=True)]
     done = when_computed([dy for dy in (*used, dys[-1]) if dy is not None])
     return [*(dy if dy is None else alone(dy, [done]) for dy in used), done]
+
+
+def _is_zero(dy: Any) -> bool:
+    """Whether an upstream gradient is None, or zeros as TensorFlow makes them for an unused output."""
+    if dy is None or isinstance(dy, tf.IndexedSlices):
+        return dy is None
+    value = tf.get_static_value(dy.op.inputs[1] if dy.op.type == "Fill" else dy)
+    return dy.op.type == "ZerosLike" or (value is not None and not value.any())

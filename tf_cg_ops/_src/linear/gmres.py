@@ -67,7 +67,8 @@ def gmres(
         unsuitable="",
         iterations="cycles",
         advice="Raise maxiter, restart or tol, pass a preconditioner M, or compute in float64. If that does not help, "
-        "A is nearly singular, or it is not linear. If the norm is inf or nan, A(x) overflows, or A or b holds inf or nan.",
+        "A is nearly singular, or it is not linear. If the norm is inf or nan, A(x) overflows, or A or b holds inf or "
+        "nan.",
         tol=tol,
         atol=atol,
         maxiter=maxiter,
