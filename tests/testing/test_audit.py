@@ -160,6 +160,11 @@ def trace_of_eigenvalues(k, x):
     return values, grad_fn
 
 
+def symmetrized(k, x):
+    c = tf.constant([[1.0, 2.0], [-3.0, 5.0]])
+    return tf.reduce_sum(c * x), lambda dy: dy * (c + tf.transpose(c)) / 2
+
+
 def square(k, x):
     return x**2, lambda dy: k * dy * tf.math.conj(2 * x)
 
@@ -336,6 +341,7 @@ CASES = [
     Case(without_mask, [tf.zeros([3])], 1.0, "not checked", "there may be a kink"),
     Case(magnitude, [tf.constant([0.0, 1.0])], 1.0, "differs", "The gradient is not finite"),
     Case(upper, [tf.constant((W + tf.transpose(W)).numpy())], 1.0, "differs"),
+    Case(symmetrized, [tf.zeros([2, 2])], 1.0, "differs"),
     Case(of_stop_gradient, [X]),
     Case(of_stop_gradient, [X], 2.0, "differs"),
     Case(accepted, [X], 1.0, "not checked", "its value draws random numbers; at a fixed seed: input 0 at .* got"),
