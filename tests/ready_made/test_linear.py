@@ -399,6 +399,16 @@ def test_the_scale_of_a_system_does_not_matter(case, mode, solver, rng):
         np.testing.assert_allclose(found, expected, rtol=0, atol=max(1e-3 * np.max(np.abs(expected)), 1e-37))
 
 
+@pytest.mark.parametrize("mode", RUNS)
+def test_the_tangent_of_a_system_with_a_bias_that_was_solved(mode):
+    matrix, b, t = np.array([[4.0, 1.0], [1.0, 3.0]]), tf.constant([1.0, 2.0], tf.float64), np.array([1.0, -3.0])
+    solve = RUNS[mode](lambda b: cg.linear.gmres(lambda u: tf.linalg.matvec(tf.constant(matrix), u) + 1.0, b))
+    with tf.autodiff.ForwardAccumulator(b, tf.constant(t)) as accumulator:
+        x = solve(b)
+    np.testing.assert_allclose(x, np.linalg.solve(matrix, b - 1.0), rtol=1e-4)
+    np.testing.assert_allclose(accumulator.jvp(x), np.linalg.solve(matrix, t), rtol=1e-4)
+
+
 def test_a_graph_of_tensorflow_1_does_not_give_the_gradient_of_a_wrong_solution():
     """The gradient is fetched without the value."""
     with tf.Graph().as_default():

@@ -3,7 +3,6 @@
 import contextlib
 import contextvars
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -55,7 +54,8 @@ class Solver:
       iterations: What `maxiter` counts.
       advice: What the user can do if it does not converge.
       dtype: The dtype of the user's numbers; vectors can have a wider one.
-      note: What is solved, for messages. If it is a derivative, the matrix is known to be linear.
+      note: What is solved, for messages.
+      is_linear: Whether the matrix is a derivative, so it is known to be linear.
     """
 
     api: str
@@ -69,6 +69,7 @@ class Solver:
     maxiter: int | None
     dtype: tf.DType = tf.float32
     note: str = ""
+    is_linear: bool = False
 
     def solve(self, matrix: Any, b: Any, x0: Any, preconditioner: Any) -> Any:
         """The solution in the structure of `b`, checked, with its derivatives."""
@@ -131,14 +132,20 @@ class Solver:
         def apply_at(point: Point, u: tf.Tensor) -> tf.Tensor:
             return Point(equations, [u], [tf.zeros_like(b), *point.values[1:]]).value()
 
+        def derivative_at(point: Point, zeros: tf.Tensor) -> _Apply:
+            bias = apply_at(point, zeros)  # A system with one can have been solved.
+            return lambda u: apply_at(point, u) - bias
+
         def solve_forward(point: Point, right: tf.Tensor) -> tf.Tensor:
-            solver = dataclasses.replace(self, note=" of the tangent")
-            return solver._solve(Matrix(functools.partial(apply_at, point), matrix.precondition), right)
+            solver = dataclasses.replace(self, note=" of the tangent", is_linear=True)
+            return solver._solve(Matrix(derivative_at(point, tf.zeros_like(right)), matrix.precondition), right)
 
         def solve_transposed(point: Point, x: tf.Tensor, dx: tf.Tensor) -> tf.Tensor:
             def apply(u: tf.Tensor) -> tf.Tensor:
                 (product,) = point.by_unknowns(u)
-                return apply_at(point, u) if product is None and self.is_for_hermitian else self._product("A", product)
+                if product is None and self.is_for_hermitian:
+                    return derivative_at(point, tf.zeros_like(u))(u)
+                return self._product("A", product)
 
             def precondition(u: tf.Tensor) -> tf.Tensor:
                 if self.is_for_hermitian:
@@ -149,7 +156,9 @@ class Solver:
                     value = matrix.precondition(start)
                 return self._product("M", tape.gradient(value, start, u))
 
-            solver = dataclasses.replace(self, note=" of the gradient, whose system has the transpose of A")
+            solver = dataclasses.replace(
+                self, note=" of the gradient, whose system has the transpose of A", is_linear=True
+            )
             return solver._solve(Matrix(apply, precondition), dx)
 
         return with_derivative(wording, self.api, equations, x, lambda x: [x], solve_transposed, solve_forward)
@@ -175,18 +184,18 @@ class Solver:
         start = None if x0 is None else tf.stop_gradient(x0) / factor
         # Recorded iterations would be kept for higher derivatives, and XLA cannot compile that.
         with tf_internal.stop_recording():
-            # Products with the largest numbers would overflow by rounding.
+            # Rounding would make products with the largest numbers infinite.
             unit = tf.cast(tf.minimum(scale, self.dtype.real_dtype.max / 4), b.dtype)
             x, length, before, count, is_suitable = self._iterate(
                 Matrix(*map(_recorded, matrix)), b, unit, start, limit
             )
-        # Elements below the smallest number are lost, times at least the gain of the matrix along the solution.
+        # What is lost of elements below the smallest number changes the residual by as much, times the matrix.
         largest = tf.reduce_max(tf.concat([tf.abs(x), tf.zeros([1], real)], 0))
         gain = tf.where(largest > 0, tf.sqrt(tf.cast(tf.size(x), real)) + size / largest, tf.zeros_like(size))
         lost = 16 * _smallest(self.dtype) / scale * gain
         x = tf.stop_gradient(x * factor)
         largest *= scale
-        # Not for nan, which is too little to say that the solution is large.
+        # A nan does not say that the solution is too large.
         fits = ~(largest > tf.constant(self.dtype.real_dtype.max, real))
         has_converged = is_suitable & tf.math.is_finite(length) & (length <= tf.maximum(limit, lost))
         is_solved = has_converged & fits
@@ -234,7 +243,7 @@ class Solver:
         """
 
         def residual_of(x: tf.Tensor) -> tf.Tensor:
-            return b - (matrix.apply(x) if self.note else matrix.apply(x * unit) / unit)
+            return b - (matrix.apply(x) if self.is_linear else matrix.apply(x * unit) / unit)
 
         most = self.maxiter
         if most is None:
@@ -243,7 +252,7 @@ class Solver:
         if x0 is None:
             x = tf.zeros_like(b)
             # If there is nothing to do, this is the only look at `A`.
-            residual = b if self.note else tf.cond(norm(b) > limit, lambda: b, lambda: residual_of(x))
+            residual = b if self.is_linear else tf.cond(norm(b) > limit, lambda: b, lambda: residual_of(x))
         else:
             x = tf.where(norm(b) > 0, x0, tf.zeros_like(b))
             residual = residual_of(x)
