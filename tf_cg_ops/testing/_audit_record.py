@@ -85,7 +85,7 @@ class Place:
     # If some leaves are computed from others: the place with only these others, and those in `dependent`.
     whole: "Place | None" = None
     dependent: list[list[int]] = field(default_factory=list)
-    # If the rule can tell what a tape needs or uses: the place where that is one input or one output, by its name.
+    # If the rule sees what is needed or used: the place for one input or one output alone, by the name of the case.
     alone: "dict[str, Place]" = field(default_factory=dict)
     # The first run, and the last one whose upstream gradients so far were finite.
     runs: list[Run] = field(default_factory=list)
@@ -273,7 +273,7 @@ class Recording:
         place.has_finite_upstream &= all(bool(np.all(np.isfinite(numbers(dy)))) for dy in upstream)
         # A loop has many runs. The last one whose upstream is finite may be where a nan was born.
         if not place.runs or place.has_finite_upstream:
-            dys, xs = map(np.array, upstream), iter(list(map(np.array, values)))
+            dys, xs = map(np.array, upstream), map(np.array, values)
             by_position = dict(zip(place.positions, dys, strict=True))
             for version in place.versions:
                 run = Run([by_position[i] for i in version.positions], [next(xs) for _ in version.recorded])
@@ -354,7 +354,7 @@ def _find_inside(place: Place) -> None:
 
 
 def _find_alone(place: Place) -> None:
-    """Finds what the rule does if a tape needs one input alone, or one output alone is used."""
+    """Finds what the rule does if only one input is needed, or only one output is used."""
     live = live_rule.of(place.op)
     if place.reason or place.whole or live is None or not isinstance(live.backward, Backward):
         return

@@ -21,7 +21,7 @@ _EAGER = "eager mode"
 
 @dataclasses.dataclass(frozen=True)
 class _Case:
-    """Another call, whose derivatives follow from those of the first one."""
+    """A further call whose derivatives are known: with multiples of the direction, or fewer arguments or outputs."""
 
     name: str
     factors: list[float]  # One for each part of the direction.
@@ -140,7 +140,7 @@ class ModeComparisons:
         derivatives: list[Any],
         cases: Sequence[_Case],
     ) -> Iterator[tuple[Reference, GradientComparison]]:
-        """A failure for each derivative that is not what it must be, given those of all arguments and outputs."""
+        """Makes these calls, and yields a failure for each derivative that is not the known one."""
         for case in cases:
             pairs = zip(case.factors, direction, strict=True)
             inputs = to_tensors(function.values + [factor * part for factor, part in pairs])

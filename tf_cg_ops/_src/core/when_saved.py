@@ -1,4 +1,4 @@
-"""Gradients that TensorFlow only looks up when it saves a graph, and that then tell what the file cannot hold."""
+"""Makes saving a graph tell what the file cannot hold: only then does TensorFlow look up the gradients of some ops."""
 
 import collections
 import threading

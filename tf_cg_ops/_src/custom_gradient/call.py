@@ -103,9 +103,10 @@ class Backward:
         return [*gradients, *map(upstream.__getitem__, self.passed)] if self.passed else gradients
 
     def alone(self) -> Iterator[tuple[str, Callable[[Sequence[Any]], list[Any]], Sequence[int], Sequence[int]]]:
-        """The gradient function if one argument alone is needed, and if one component alone is used, where it can tell.
+        """Variants of the gradient function, for one argument that is needed alone or one component that is used alone.
 
-        With the case in words, and the positions of the flat inputs and components that it is about.
+        A `grad_fn` that cannot see this has none. Each comes with its name, and the positions of the flat inputs and
+        components that matter.
         """
         inputs, components = itertools.count(), range(sum(map(len, self.components)))
         arguments = zip(self.checks.arguments.names, self.checks.inputs, strict=True)
