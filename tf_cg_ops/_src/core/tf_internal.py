@@ -189,10 +189,13 @@ def same_buffer(tensor: Any) -> Any:
         ops.raise_from_not_ok_status(error, None)
 
 
-# stop_recording also stops tapes that a user's function opens inside.
+# stop_recording, and tf.init_scope, which uses it, also stop tapes that a user's function opens inside.
 @contextlib.contextmanager
 def resume_recording() -> Iterator[None]:
-    """Records again inside of a stop_recording."""
+    """Records again inside of a stop_recording, if there is one."""
+    if not pywrap_tfe.TFE_Py_TapeSetIsStopped():
+        yield
+        return
     pywrap_tfe.TFE_Py_TapeSetRestartOnThread()
     try:
         yield

@@ -192,7 +192,8 @@ def _graph_of(name: str, function: Callable[..., list[tf.Tensor]], specs: list[t
     """Traces a function; unlike TensorFlow, it skips the control dependencies if no op is stateful."""
     graph = RuleGraph(name)
     apart = tapes.recording_apart() if _now.is_late else contextlib.nullcontext()
-    with graph.as_default(), apart as graph.is_traced_in:
+    # A function can be traced in a tf.init_scope, in which the tapes of the rule would not record.
+    with graph.as_default(), tf_internal.resume_recording(), apart as graph.is_traced_in:
         order = tf_internal.AutomaticControlDependencies()
         order.__enter__()
         parameters = [tf_internal.graph_placeholder(spec.dtype, spec.shape, "upstream") for spec in specs]
