@@ -4,22 +4,58 @@ No rule is the derivative of its function, so that nothing else can give its num
 """
 
 import collections
+import dataclasses
 import functools
 import itertools
 import types
+from typing import Any
 
 import attrs
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 import tf_keras
 
 import tf_cg_ops as cg
 
-from ..support.modes import Case, tape_vjp
+from ..support.modes import assert_all_close, tape_vjp
 
 X, Y, DY = np.array([1.0, 2.0]), np.array([3.0, 4.0]), np.array([1.0, 10.0])
 CASES = {}
+
+
+@dataclasses.dataclass
+class Case:
+    """A function, its arguments (an array, or a function that makes a variable), and its gradients for the upstream dy.
+
+    `otherwise` has the modes with another outcome: other gradients, or an error.
+    """
+
+    function: Any
+    args: list
+    gradients: list
+    dy: Any
+    value: Any = None
+    otherwise: dict = dataclasses.field(default_factory=dict)
+
+    def check(self, mode, vjp):
+        """Compares with what `vjp` computes from the function, its arguments and dy in a mode."""
+        expected = self.otherwise.get(mode, self.gradients)
+        if not isinstance(expected, list):
+            with pytest.raises(expected):
+                vjp(self.function, self.args, self.dy)
+            return
+        value, found = vjp(self.function, self.args, self.dy)
+        if self.value is not None:
+            assert_all_close(tf.nest.flatten(value), tf.nest.flatten(self.value), rtol=1e-6)
+        for i, (actual, wanted) in enumerate(zip(found, expected, strict=True)):
+            if wanted is None:
+                has_zeros = mode in ("around_traced", "forward_mode_eager", "reloaded")
+                assert actual is None or (has_zeros and not np.any(actual)), i
+            else:
+                np.testing.assert_allclose(actual, wanted, rtol=1e-6, atol=1e-12, err_msg=f"argument {i}")
+                assert callable(self.args[i]) or actual.dtype == self.args[i].dtype, i
 
 
 def case(name, function, args, gradients, dy=DY, **more):
@@ -186,7 +222,9 @@ def swapped(api, x, y):
 
 for api in SWAPS:
     # Python code has no tangents, and can neither be compiled nor saved.
-    errors = dict.fromkeys(["jit", "forward", "reloaded"], NotImplementedError) if api == "numpy_function" else {}
+    errors = (
+        dict.fromkeys(["jit", "forward_mode_eager", "reloaded"], NotImplementedError) if api == "numpy_function" else {}
+    )
     call = functools.partial(swapped, api)
     case(f"{api} of an object", call, [X, Y], [700 * DY, 5 * DY], [DY, 100 * DY], otherwise=errors)
 
@@ -365,7 +403,7 @@ def passed_and_captured(x, passed, captured):
 
 for kind, make in VARIABLES.items():
     # In a graph every variable that a tape watches counts, elsewhere the trainable ones, as with tf.custom_gradient.
-    untold = {mode: [7 * DY, None] for mode in ("eager", "tf1", "reloaded", "forward") if "frozen" in kind}
+    untold = {mode: [7 * DY, None] for mode in ("eager", "tf1", "reloaded", "forward_mode_eager") if "frozen" in kind}
     for api, reads in READING.items():
         case(f"{api} reads a {kind} variable", reads, [X, make], [7 * DY, 5 * DY], otherwise=untold)
     both = [X, make, variable(0.0, 0.0)]
@@ -419,7 +457,7 @@ CAST |= {
 }
 for name, function in CAST.items():
     args = [X.astype(np.float32), variable(*Y.astype(np.float32), dtype=tf.float32)]
-    constant = {"forward": [0 * DY, 5 * DY]} if name == "an array" else {}
+    constant = {"forward_mode_eager": [0 * DY, 5 * DY]} if name == "an array" else {}
     case(
         f"a gradient that is cast: {name}", function, args, [7 * DY, 5 * DY], DY.astype(np.float32), otherwise=constant
     )
@@ -544,7 +582,7 @@ for used in [0], [1], [0, 1]:
     plain = sum([DY * np.cos(X), -DY * np.sin(X)][i] for i in used)
     noted = plain + sum(note for i, note in enumerate(NOTES) if i not in used)
     # A file has a rule for all outputs; forward mode transposes it.
-    all_outputs = {"reloaded": [plain + NOTES[2]], "forward": [plain]}
+    all_outputs = {"reloaded": [plain + NOTES[2]], "forward_mode_eager": [plain]}
     call = functools.partial(two_and_an_integer, used=used)
     case(f"outputs {used}, zeros for others", call, [X], [plain], [DY] * len(used))
     call = functools.partial(two_and_an_integer, used=used, materialize_grads=False)
@@ -560,7 +598,7 @@ case(
     lambda x: tf.gather(sliced_or_unused(x)[0], [1, 0]),
     [X],
     [DY[::-1] * X**2],
-    otherwise={"reloaded": [0 * X], "forward": [0 * X]},
+    otherwise={"reloaded": [0 * X], "forward_mode_eager": [0 * X]},
 )
 
 
@@ -586,9 +624,9 @@ for name, call, arg, gradient in [
     ("first", lambda x: product(x, tf.constant(Y)), X, BY_X),
     ("second", lambda y: product(tf.constant(X), y), Y, BY_Y),
 ]:
-    for_all = {mode: [100 * gradient] for mode in ("around", "reloaded", "tf1")}
+    for_all = {mode: [100 * gradient] for mode in ("around_traced", "reloaded", "tf1")}
     case(f"the {name} is needed", call, [arg], [gradient], otherwise=for_all)
-case("both are needed", product, [X, Y], [100 * BY_X, 100 * BY_Y], otherwise={"forward": [BY_X, BY_Y]})
+case("both are needed", product, [X, Y], [100 * BY_X, 100 * BY_Y], otherwise={"forward_mode_eager": [BY_X, BY_Y]})
 
 named_needed = cg.custom_vjp(lambda x, needed: (x, x), lambda x, dy, needed: dy * needed, nondiff_argnames=["needed"])
 case("an argument of the name `needed`", lambda x: named_needed(x, 7.0), [X], [7 * DY])
@@ -618,7 +656,7 @@ case(
     needed_of_all_kinds,
     [Y, variable(*Y)],
     [DY * (3 * X * Y + 3), DY * (X * Y + 2)],
-    otherwise={"forward": [DY * (3 * X * Y + 3), DY * X * Y]},
+    otherwise={"forward_mode_eager": [DY * (3 * X * Y + 3), DY * X * Y]},
 )
 
 # custom_jvp

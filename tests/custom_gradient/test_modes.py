@@ -1,25 +1,20 @@
 """Every case of cases.py in every mode: its value and its gradients."""
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
-from ..support.modes import CASE_MODES, made, run_in_a_fresh_process, source_of, tensors_of
+from ..support.modes import ALL_MODES, run_in_a_fresh_process, source_of
 from .cases import CASES
 
+MODES = ("eager", "traced", "around_traced", "unknown_shape", "jit", "tf1", "forward_mode_eager")
 SAVED = {name: case for name, case in CASES.items() if isinstance(case.otherwise.get("reloaded", []), list)}
 
 
-def names_and_modes():
-    """All pairs. The core tests are eager mode, and one of the other modes in turn."""
-    for number, name in enumerate(CASES):
-        for mode in CASE_MODES:
-            is_core = mode in ("eager", list(CASE_MODES)[number % len(CASE_MODES)])
-            yield pytest.param(name, mode, marks=[pytest.mark.core] * is_core)
-
-
-@pytest.mark.parametrize(("name", "mode"), list(names_and_modes()))
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("mode", [pytest.param(MODES[0], marks=pytest.mark.core), *MODES[1:]])
 def test_values_and_gradients(name, mode):
-    CASES[name].check(mode, CASE_MODES[mode])
+    CASES[name].check(mode, ALL_MODES[mode].vjp)
 
 
 @pytest.fixture(scope="module")
@@ -28,14 +23,17 @@ def reloaded(tmp_path_factory):
     model, tasks = tf.Module(), {}
 
     def add(name, case):
-        args, with_tensors = made(case.args)
-        specs = [tf.TensorSpec(t.shape, t.dtype) for t in tensors_of(args)]
-        function = tf.function(lambda *tensors: case.function(*with_tensors(tensors)), specs, autograph=False)
-        setattr(model, name, function)
-        for i, arg in enumerate(args):
-            if not isinstance(arg, tf.Tensor):
-                setattr(model, f"{name}_{i}", source_of(arg))
-        tasks[name] = [f"{name}_{i}" if callable(arg) else arg for i, arg in enumerate(case.args)], case.dy
+        variables = {i: arg() for i, arg in enumerate(case.args) if callable(arg)}
+        specs = [tf.TensorSpec(np.shape(arg), np.asarray(arg).dtype) for arg in case.args if not callable(arg)]
+
+        def function(*tensors):
+            tensors = iter(tensors)
+            return case.function(*[variables[i] if i in variables else next(tensors) for i in range(len(case.args))])
+
+        setattr(model, name, tf.function(function, specs, autograph=False))
+        for i, variable in variables.items():
+            setattr(model, f"{name}_{i}", source_of(variable))
+        tasks[name] = [f"{name}_{i}" if i in variables else arg for i, arg in enumerate(case.args)], case.dy
 
     for number, case in enumerate(SAVED.values()):
         add(f"f{number}", case)
@@ -45,4 +43,4 @@ def reloaded(tmp_path_factory):
 
 @pytest.mark.parametrize("name", SAVED)
 def test_values_and_gradients_after_a_reload(name, reloaded):
-    CASES[name].check("reloaded", lambda case: reloaded[name][:2])
+    CASES[name].check("reloaded", lambda *_: reloaded[name][:2])

@@ -1,4 +1,4 @@
-"""Every public function in every mode of TensorFlow: value, first and second derivatives, compared with formulas.
+"""Functions whose gradients are wrong on purpose: value, first and second derivatives, compared with formulas.
 
 Tests that pass here fill the table in docs/modes.md.
 """
@@ -16,20 +16,8 @@ X, DY = np.array([0.7, -1.3, 1.1]), np.array([1.0, 10.0, -3.0])
 FUNCTIONS = {**EMBED_CASES, **CASES, **READY_MADE}
 ALL_MODES = {**MODES, **GRAPH_MODES}
 
-# One function for each column of the table, or two that differ a lot, in every mode.
-IN_EVERY_MODE = [
-    "embed_gradient",
-    "embed_gradient, unstopped",
-    "plain",
-    "with_variable",
-    "custom_vjp",
-    "custom_jvp",
-    "recompute_grad",
-    "override_gradients",
-    "grad_pass_through",
-    "compat.tfp_math",
-    "straight_through",
-]
+# The others run under XLA and in two more modes; tests/same has all modes for what these functions are made of.
+IN_EVERY_MODE = ["embed_gradient", "embed_gradient, unstopped", "plain", "compat.tfp_math", "straight_through"]
 
 # TensorFlow fails for these pairs even with built-in ops only, as a test below shows.
 LEFT_OUT = [("cond", mode) for mode in ("vectorized_map", "jacobians", "forward_mode")]
@@ -45,23 +33,14 @@ IMPOSSIBLE = [
 
 
 def pairs_to_test():
-    """All pairs. The core tests are the modes without control flow, and every mode for two functions.
-
-    A function that is not in IN_EVERY_MODE behaves like one that is. For it, XLA and two other modes (in turn) are quick
-    tests, and all other modes are slow ones.
-    """
-    modes, others = list(ALL_MODES), [name for name in FUNCTIONS if name not in IN_EVERY_MODE]
-    found = []
-    for function in FUNCTIONS:
-        for mode in (mode for mode in modes if (function, mode) not in IMPOSSIBLE):
-            if function in IN_EVERY_MODE:
-                is_core = mode in MODES or function in ("embed_gradient", "plain")
-                marks = [pytest.mark.core] * is_core
-            else:
-                i = others.index(function)
-                marks = [] if mode in ("jit", modes[i], modes[(i + 9) % len(modes)]) else [pytest.mark.slow]
-            found.append(pytest.param(function, mode, marks=marks))
-    return found
+    """The pairs, of which the core tests are all modes of one function, and XLA for each."""
+    modes = list(ALL_MODES)
+    for i, function in enumerate(FUNCTIONS):
+        chosen = modes if function in IN_EVERY_MODE else ["jit", modes[i % len(modes)], modes[(i + 9) % len(modes)]]
+        for mode in dict.fromkeys(chosen):
+            if (function, mode) not in IMPOSSIBLE:
+                is_core = function == "plain" or mode == "jit"
+                yield pytest.param(function, mode, marks=[pytest.mark.core] * is_core)
 
 
 def by_hand(case):

@@ -6,12 +6,15 @@ import functools
 import numpy as np
 import tensorflow as tf
 
-from . import modes
+from ..support import modes
+from . import wrappers
 from .programs import PROGRAMS, State, X, Y
 from .wrappers import WRAPPERS, floats_of
 
-# The modes of the table: those of all tests, and a gradient that is differentiated once more.
-MODES = {**modes.MODES, "second_order": modes.Mode(), "second_order_eager": modes.Mode(modes.in_eager_mode)}
+EAGER = modes.Mode(modes.in_eager_mode)
+# The modes of the table: those of all tests, a gradient that is differentiated once more, and a call after another one,
+# between which the state changes.
+MODES = {**modes.ALL_MODES, "second_order": modes.Mode(), "second_order_eager": EAGER, "changed_state": EAGER}
 
 
 SOURCES = ("x", "y", "captured", "w", "frozen", "total")
@@ -37,19 +40,44 @@ def gradients(function, sources, pull):
         return weighted_sum(floats_of(outputs))
 
     _, found = pull(target, sources, tf.constant(1.0, tf.float64))
-    return outputs, [tf.zeros_like(s) if g is None else tf.convert_to_tensor(g) for g, s in zip(found, sources, strict=True)]
+    return outputs, [
+        tf.zeros_like(s) if g is None else tf.convert_to_tensor(g) for g, s in zip(found, sources, strict=True)
+    ]
 
 
-def tangents(function, sources):
-    """The outputs of a function, and their tangents when all sources change at once."""
-    with tf.autodiff.ForwardAccumulator(sources, [weights_of(source) for source in sources]) as accumulator:
+def tangents(function, sources, unreached):
+    """The outputs of a function, and their tangents when all sources but those that it does not reach change at once."""
+    directions = [
+        weights_of(source) * float(name not in unreached) for name, source in zip(SOURCES, sources, strict=False)
+    ]
+    with tf.autodiff.ForwardAccumulator(sources, directions) as accumulator:
         outputs = function(*sources)
     return outputs, [accumulator.jvp(t, unconnected_gradients="zero") for t in floats_of(outputs)]
 
 
-def differentiate(mode, function, sources):
+def jacobians(function, x, y):
+    """The outputs of a function, and whole Jacobians of the first one, which tf.vectorized_map computes."""
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch([x, y])
+        outputs = function(x, y)
+    return outputs, [tape.jacobian(floats_of(outputs)[0], x, unconnected_gradients="zero")]
+
+
+def gradients_after(change, function, sources):
+    """The gradients of the weighted sum of the outputs, and what happens before they are computed."""
+    with tf.GradientTape() as tape:
+        tape.watch(sources)
+        outputs = function(*sources)
+        target = weighted_sum(floats_of(outputs))
+    change()
+    return outputs, tape.gradient(target, sources, unconnected_gradients="zero")
+
+
+def differentiate(mode, function, sources, unreached):
     if MODES[mode].pull is modes.by_tangents:
-        return tangents(function, sources)
+        return tangents(function, sources, unreached)
+    if MODES[mode].pull is modes.by_jacobians:
+        return jacobians(function, *sources[:2])
     if not mode.startswith("second_order"):
         return gradients(function, sources, MODES[mode].pull)
     outputs = []
@@ -74,6 +102,10 @@ class Cell:
         """The names of all wrappers."""
         return [*(wrapper for _, wrapper in self.steps if wrapper), *self.around]
 
+    @property
+    def unreached(self):
+        return {source for name in self.names for source in WRAPPERS[name].unreached}
+
     def function(self, state, wrap):
         """The function of x and y. `wrap` takes the name of a wrapper and a function."""
 
@@ -97,18 +129,26 @@ class Cell:
         def make():
             state[:] = [State()]
             function = self.function(state[0], wrap)
-            if "saved and loaded" in self.names:
-                function(*map(tf.constant, (X, Y)))
 
+            @tf.autograph.experimental.do_not_convert
             def flat(x, y):
                 return [t for t in tf.nest.flatten(function(x, y), expand_composites=True) if tf.is_tensor(t)]
 
+            if self.mode == "changed_state":
+                gradients_after(state[0].change, flat, [tf.constant(X), tf.constant(Y)])
+            elif "saved and loaded" in self.names:
+                flat(tf.constant(X), tf.constant(Y))
+
             placed = MODES[self.mode].place(flat)
 
+            @tf.autograph.experimental.do_not_convert
             def compute(x, y):
                 sources = [x, y, tf.identity(state[0].captured), *state[0].variables]
                 state[0].captured = sources[2]
-                return differentiate(self.mode, lambda *sources: placed(x, y), sources)
+                call = lambda *_: placed(x, y)  # noqa: E731
+                if self.mode == "changed_state" and not any(WRAPPERS[name].runs_again for name in self.names):
+                    return gradients_after(state[0].change, call, sources)
+                return differentiate(self.mode, call, sources, self.unreached)
 
             return compute
 
@@ -129,11 +169,11 @@ class Cell:
         for i, (a, e) in enumerate(zip(outputs, expected_outputs, strict=True)):
             assert a.dtype == e.dtype
             close(a, e, err_msg=f"output {i}")
-        factor = np.prod([wrapper.factor for wrapper in map(WRAPPERS.get, self.names)])
-        unreached = {source for wrapper in map(WRAPPERS.get, self.names) for source in wrapper.unreached}
-        names = range(len(expected)) if MODES[self.mode].pull is modes.by_tangents else SOURCES
-        for name, a, e in zip(names, found, expected, strict=True):
-            if name not in unreached:
+        factor = wrappers.FACTOR ** sum(WRAPPERS[name].has_rule for name in self.names)
+        assert len(found) == len(expected)
+        names = range(len(found)) if MODES[self.mode].pull is modes.by_tangents else SOURCES
+        for name, a, e in zip(names, found, expected, strict=False):
+            if name not in self.unreached:
                 close(a, factor * e, err_msg=f"derivative by {name}")
         for name, a, e in zip(SOURCES[3:], after, expected_after, strict=False):
             close(a, e, err_msg=f"{name} afterwards")

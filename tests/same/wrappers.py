@@ -229,7 +229,8 @@ def _spec(leaf):
 class Wrapper:
     wrap: Callable
     plain: Callable = lambda f: f  # What it must agree with.
-    factor: float = 1.0
+    has_rule: bool = False  # Which multiplies by FACTOR.
+    runs_again: bool = False  # Whether the rule runs the function when a gradient is computed.
     unreached: tuple = ()  # The sources without a gradient, of SOURCES in harness.py.
     senseless: tuple = ()  # The traits of programs for which it makes no sense.
 
@@ -247,17 +248,21 @@ WRAPPERS = {
     "Recompute": Wrapper(recompute_layer),
     "scan": Wrapper(scan, twice),
     "while_loop": Wrapper(while_loop, lambda f: lambda *args: twice(f)(*args)[0]),
-    "custom_gradient": Wrapper(custom_gradient, factor=FACTOR, unreached=UNREACHED),
-    "custom_vjp": Wrapper(custom_vjp, factor=FACTOR, unreached=UNREACHED, senseless=("writes",)),
+    "custom_gradient": Wrapper(custom_gradient, has_rule=True, unreached=UNREACHED),
+    "custom_vjp": Wrapper(custom_vjp, has_rule=True, runs_again=True, unreached=UNREACHED, senseless=("writes",)),
     "custom_jvp": Wrapper(
-        custom_jvp, factor=FACTOR, unreached=UNREACHED, senseless=("writes", *BEYOND_TENSORFLOWS_TANGENTS)
+        custom_jvp,
+        has_rule=True,
+        runs_again=True,
+        unreached=UNREACHED,
+        senseless=("writes", *BEYOND_TENSORFLOWS_TANGENTS),
     ),
     "override_gradients": Wrapper(lambda f: cg.override_gradients(f, {cg.rules.elementwise: cg.rules.built_in})),
     "masked": Wrapper(lambda f: cg.override_gradients(f, {cg.rules.elementwise: cg.rules.masked})),
     "grad_pass_through": Wrapper(on_outputs(cg.grad_pass_through(tf.identity))),
     "watch_gradient": Wrapper(on_outputs(functools.partial(cg.watch_gradient, name="h", check_numerics=True))),
     "numpy_function": Wrapper(
-        numpy_function, factor=FACTOR, unreached=STATE, senseless=("writes", "none", "outside")
+        numpy_function, has_rule=True, runs_again=True, unreached=STATE, senseless=("writes", "none", "outside")
     ),
     "saved and loaded": Wrapper(saved, unreached=STATE, senseless=("writes", "attrs")),
 }

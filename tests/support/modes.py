@@ -1,18 +1,325 @@
-"""The modes in which TensorFlow runs a function, to compare first and second derivatives or vector-Jacobian products."""
+"""The modes: the ways in which TensorFlow runs a function and differentiates it. The tests have no other list of them.
+
+A mode runs code somewhere (`run`), puts the function under test into something (`place`), and differentiates it
+(`pull`). Most tests need `Mode.vjp` or `Mode.orders`; tests/same compares any programs.
+"""
 
 import dataclasses
 import functools
 import pathlib
 import pickle
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from .processes import run_python
 from .sources import ROOT
 
+
+def to_numpy(structure):
+    return tf.nest.map_structure(lambda t: None if t is None else np.asarray(tf.convert_to_tensor(t)), structure)
+
+
+def constants(arrays):
+    return tf.nest.map_structure(tf.constant, arrays)
+
+
+# How to differentiate: each takes a function, its sources and the upstream gradient, and returns the value and gradients.
+
+
+def reverse(function, sources, dy=None):
+    """With a tape, or with tf.gradients in a graph of TensorFlow 1. None for a source that does not matter."""
+    if not tf.executing_eagerly() and not tf.inside_function():
+        value = function(*sources)
+        return value, tf.gradients(value, sources, grad_ys=dy)
+    with tf.GradientTape() as tape:
+        tape.watch(sources)
+        value = function(*sources)
+    return value, tape.gradient(value, sources, output_gradients=dy)
+
+
+def by_jacobians(function, sources, dy):
+    """Computes whole Jacobians with tape.jacobian, then their products with the upstream gradient."""
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(sources)
+        value = function(*sources)
+    jacobians = [tape.jacobian(value, source, unconnected_gradients="zero") for source in sources]
+    return value, [tf.tensordot(dy, jacobian, dy.shape.rank) for jacobian in jacobians]
+
+
+def by_tangents(function, sources, dy):
+    """Forward mode: the tangents in each direction of each source, times dy. Zeros where a tape gives None."""
+
+    def along(source, direction):
+        with tf.autodiff.ForwardAccumulator(source, direction) as accumulator:
+            value = function(*sources)
+        tangents = accumulator.jvp(value, unconnected_gradients="zero")
+        products = tf.nest.map_structure(lambda t, dy: tf.reduce_sum(tf.convert_to_tensor(t) * dy), tangents, dy)
+        return sum(tf.nest.flatten(products))
+
+    def gradient(source):
+        directions = np.eye(int(np.prod(source.shape))).reshape([-1, *source.shape])
+        return tf.reshape([along(source, tf.constant(each, source.dtype)) for each in directions], source.shape)
+
+    return function(*sources), [gradient(source) for source in sources]
+
+
+# Where to run: each takes what makes a function of Tensors, and its arguments as arrays in any structure.
+
+
+def in_eager_mode(make, arrays):
+    return to_numpy(make()(*constants(arrays)))
+
+
+def with_functions_run_eagerly(make, arrays):
+    tf.config.run_functions_eagerly(True)
+    try:
+        return in_eager_mode(make, arrays)
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+
+def traced_with(shape_of, **options):
+    """In a tf.function for Tensors whose shapes are known as far as `shape_of` tells."""
+
+    def run(make, arrays):
+        specs = tf.nest.map_structure(lambda a: tf.TensorSpec(shape_of(np.shape(a)), np.asarray(a).dtype), arrays)
+        return to_numpy(tf.function(make(), specs, autograph=False, **options)(*constants(arrays)))
+
+    return run
+
+
+in_a_function = traced_with(tuple)
+
+
+def in_a_session(make, arrays):
+    """In a TensorFlow 1 graph with placeholders of unknown shape."""
+    tf1 = tf.compat.v1
+    with tf.Graph().as_default():
+        compute = make()
+        placeholders = tf.nest.map_structure(lambda a: tf1.placeholder(np.asarray(a).dtype), arrays)
+        results = compute(*placeholders)
+        fetches = [tf.convert_to_tensor(t) for t in tf.nest.flatten(results) if t is not None]
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            feeds = dict(zip(tf.nest.flatten(placeholders), tf.nest.flatten(arrays), strict=True))
+            fetched = iter(session.run(fetches, feeds))
+    return tf.nest.map_structure(lambda t: None if t is None else next(fetched), results)
+
+
+def in_a_dataset(make, arrays):
+    compute, structures = make(), []
+
+    def flat(*tensors):  # A dataset would take a list for one Tensor.
+        structures.append(compute(*tensors))
+        return tuple(tf.nest.flatten(structures[-1]))
+
+    dataset = tf.data.Dataset.from_tensors(tuple(constants(arrays))).map(flat)
+    return to_numpy(tf.nest.pack_sequence_as(structures[-1], next(iter(dataset))))
+
+
+def for_each_example(make, arrays):
+    """In tf.vectorized_map, tapes included. The second member of the batch counts; the first has other numbers."""
+
+    compute = make()
+
+    def run(*tensors):
+        batch = tf.nest.map_structure(_batch, list(tensors))
+        return tf.vectorized_map(lambda each: compute(*each), batch, fallback_to_while_loop=False)
+
+    return tf.nest.map_structure(lambda t: t[1], traced_with(tuple)(lambda: run, arrays))
+
+
+def _batch(tensor):
+    return tf.stack([2.0 * tensor if tensor.dtype.is_floating else tensor, tensor])
+
+
+# What to put a function into: each takes a function of Tensors and returns one.
+
+
+def zeros_of(function, args):
+    """Zeros like the value of the function, which is traced once more for that."""
+    outputs = tf.function(function, autograph=False).get_concrete_function(*args).structured_outputs
+    return tf.nest.map_structure(lambda t: tf.zeros(t.shape, t.dtype), outputs)
+
+
+def in_a_while_loop(function):
+    def run(*args):
+        body = lambda i, args, _: (i + 1, args, function(*args))  # noqa: E731
+        start = (0, args, zeros_of(function, args))
+        return tf.while_loop(lambda i, *_: i < 1, body, start, maximum_iterations=1)[2]
+
+    return run
+
+
+def in_a_branch(function):
+    def run(*args):
+        zeros = zeros_of(function, args)
+        return tf.cond(tf.size(args[0]) > 0, lambda: function(*args), lambda: zeros)
+
+    return run
+
+
+def in_a_case(function):
+    def run(*args):
+        zeros = zeros_of(function, args)
+        return tf.switch_case(
+            tf.size(args[0]) // tf.size(args[0]), [lambda: zeros, lambda: function(*args), lambda: zeros]
+        )
+
+    return run
+
+
+def in_a_scan(function):
+    def run(*args):
+        elements, zeros = tf.nest.map_structure(lambda t: t[None], args), zeros_of(function, args)
+        results = tf.scan(lambda _, each: function(*each), elements, initializer=zeros)
+        return tf.nest.map_structure(lambda t: t[0], results)
+
+    return run
+
+
+def in_map_fn(function):
+    def run(*args):
+        specs = tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), zeros_of(function, args))
+        elements = tf.nest.map_structure(lambda t: t[None], args)
+        results = tf.map_fn(lambda each: function(*each), elements, fn_output_signature=specs)
+        return tf.nest.map_structure(lambda t: t[0], results)
+
+    return run
+
+
+def in_autograph(function):
+    @tf.function(autograph=True)
+    def run(*args):
+        y = zeros_of(function, args)
+        for i in tf.range(2):
+            y = function(*args) if i == tf.constant(1) else y
+        return y
+
+    return run
+
+
+def in_vectorized_map(function):
+    """The tapes are outside. The second member of the batch counts; the first has other numbers."""
+
+    def run(*args):
+        batch = tf.nest.map_structure(_batch, list(args))
+        results = tf.vectorized_map(lambda each: function(*each), batch, fallback_to_while_loop=False)
+        return tf.nest.map_structure(lambda t: t[1], results)
+
+    return run
+
+
+def in_nested_functions(function):
+    return tf.function(tf.function(function))
+
+
+def made(args):
+    """The arguments, of which a function makes a variable, and a function from Tensors for the arrays to all arguments."""
+    variables = [arg() if callable(arg) else None for arg in args]
+
+    def with_tensors(tensors):
+        tensors = iter(tensors)
+        return [next(tensors) if variable is None else variable for variable in variables]
+
+    return variables, with_tensors
+
+
+def source_of(arg):
+    """What TensorFlow differentiates with respect to: a Tensor, or the variable of Keras's variable or of a layer."""
+    arg = getattr(arg, "kernel", arg)
+    value = getattr(arg, "value", None)
+    return value if isinstance(value, tf.Variable) else arg
+
+
+@dataclasses.dataclass(frozen=True)
+class Mode:
+    run: Callable = in_a_function
+    place: Callable = lambda function: function
+    pull: Callable = reverse
+
+    def vjp(self, function, args, dy=None):
+        """The value of `function(*args)` and its gradients for the upstream `dy`, as arrays.
+
+        An argument that is a function makes a variable. None stands for the gradient of an argument that does not matter.
+        """
+
+        def make():
+            _, with_tensors = made(args)
+            placed = self.place(lambda *tensors: function(*with_tensors(tensors)))
+
+            def compute(tensors, dy):
+                args = with_tensors(tensors)
+                call = lambda *_: placed(*tensors)  # noqa: E731
+                return self.pull(call, [source_of(arg) for arg in args], dy)
+
+            return compute
+
+        return self.run(make, [[arg for arg in args if not callable(arg)], dy])
+
+    def orders(self, function, x, dy):
+        """The value, dx for the upstream dy, and the gradient of sum(dx * dy) by x (zeros if it does not depend on x)."""
+
+        def compute(x, dy):
+            placed, inner = self.place(function), []
+
+            def slope(x):
+                inner[:] = reverse(placed, [x], dy)
+                return inner[1][0]
+
+            _, (second,) = self.pull(slope, [x], dy)
+            value, (dx,) = inner if self.pull is reverse else self.pull(placed, [x], dy)
+            return value, dx, tf.zeros_like(x) if second is None else second
+
+        return self.run(lambda: compute, [x, dy])
+
+
+def _unknown(shape):
+    return [None] * len(shape)
+
+
+ALL_MODES = {
+    "eager": Mode(in_eager_mode),
+    "traced": Mode(),
+    "around_traced": Mode(in_eager_mode, tf.function),
+    "unknown_shape": Mode(traced_with(_unknown)),
+    "unknown_rank": Mode(traced_with(lambda shape: None)),
+    "jit": Mode(traced_with(tuple, jit_compile=True)),
+    "jit_unknown_shape": Mode(traced_with(_unknown, jit_compile=True)),
+    "tf1": Mode(in_a_session),
+    "nested_functions": Mode(place=in_nested_functions),
+    "while_loop": Mode(place=in_a_while_loop),
+    "while_loop_under_xla": Mode(traced_with(tuple, jit_compile=True), in_a_while_loop),
+    "cond": Mode(place=in_a_branch),
+    "switch_case": Mode(place=in_a_case),
+    "scan": Mode(place=in_a_scan),
+    "map_fn": Mode(place=in_map_fn),
+    "autograph": Mode(place=in_autograph),
+    "dataset_map": Mode(in_a_dataset),
+    "vectorized_map": Mode(place=in_vectorized_map),
+    "per_example": Mode(for_each_example),
+    "jacobians": Mode(pull=by_jacobians),
+    "forward_mode": Mode(pull=by_tangents),
+    "forward_mode_eager": Mode(with_functions_run_eagerly, pull=by_tangents),
+}
+
+
+def _all_but(*left_out):
+    return [name for name in ALL_MODES if name not in left_out]
+
+
+# First and second derivatives: with nothing around the function, and with something.
+MODES = {name: ALL_MODES[name].orders for name in ("eager", "traced", "around_traced", "unknown_shape", "jit", "tf1")}
+GRAPH_MODES = {
+    name: ALL_MODES[name].orders for name in _all_but(*MODES, "unknown_rank", "jit_unknown_shape", "per_example")
+}
+# Vector-Jacobian products of functions of several arguments.
+VJP_MODES = {
+    name: ALL_MODES[name].vjp
+    for name in ("eager", "traced", "unknown_shape", "unknown_rank", "jit", "jit_unknown_shape", "tf1")
+}
 # Ways to run a function of Tensors.
 RUNS = {"eager": lambda f: f, "traced": tf.function, "jit": functools.partial(tf.function, jit_compile=True)}
 
@@ -42,49 +349,6 @@ def derivative(function):
     return df
 
 
-def eager_orders(function, x, dy):
-    return [t.numpy() for t in first_and_second_order(function, tf.constant(x), tf.constant(dy))]
-
-
-def traced_orders(function, x, dy, **options):
-    run = tf.function(lambda x, dy: first_and_second_order(function, x, dy), autograph=False, **options)
-    return [t.numpy() for t in run(tf.constant(x), tf.constant(dy))]
-
-
-def around_traced_orders(function, x, dy):
-    """The tapes are outside of the tf.function."""
-    return eager_orders(tf.function(function), x, dy)
-
-
-def unknown_shape_orders(function, x, dy):
-    return traced_orders(function, x, dy, input_signature=[tf.TensorSpec([None], tf.float64)] * 2)
-
-
-def jit_orders(function, x, dy):
-    return traced_orders(function, x, dy, jit_compile=True)
-
-
-def tf1_orders(function, x, dy):
-    with tf.Graph().as_default():
-        fed_x, fed_dy = (tf.compat.v1.placeholder(tf.float64, a.shape) for a in (x, dy))
-        value = function(fed_x)
-        (dx,) = tf.gradients(value, fed_x, grad_ys=fed_dy)
-        (second,) = tf.gradients(tf.reduce_sum(dx * fed_dy), fed_x, unconnected_gradients="zero")
-        with tf.compat.v1.Session() as session:
-            session.run(tf.compat.v1.global_variables_initializer())
-            return session.run([value, dx, second], {fed_x: x, fed_dy: dy})
-
-
-MODES = {
-    "eager": eager_orders,
-    "traced": traced_orders,
-    "around_traced": around_traced_orders,
-    "unknown_shape": unknown_shape_orders,
-    "jit": jit_orders,
-    "tf1": tf1_orders,
-}
-
-
 def assert_all_close(actual, expected, rtol=1e-7, atol=0.0):
     """Compares the arrays of two lists pair by pair."""
     for a, e in zip(actual, expected, strict=True):
@@ -103,13 +367,6 @@ def vjp(compute, sources, dy=None):
     return value, tape.gradient(value, sources, output_gradients=dy)
 
 
-def source_of(arg):
-    """What TensorFlow differentiates with respect to: a Tensor, or the variable of Keras's variable or of a layer."""
-    arg = getattr(arg, "kernel", arg)
-    value = getattr(arg, "value", None)
-    return value if isinstance(value, tf.Variable) else arg
-
-
 def tape_vjp(function, args, dy):
     """The value of `function(*args)` and its gradients for the upstream `dy`; None for arguments that do not matter."""
     return vjp(lambda: function(*args), [source_of(arg) for arg in args], dy)
@@ -118,296 +375,6 @@ def tape_vjp(function, args, dy):
 def gradients(mode, function, sources, dy):
     """The gradients of `function(*sources)` by Tensors and variables, in eager mode, in a tf.function or under XLA."""
     return RUNS[mode](lambda: tape_vjp(function, sources, dy)[1])()
-
-
-def to_numpy(structure):
-    return tf.nest.map_structure(
-        lambda t: None if t is None else np.asarray(tf.convert_to_tensor(t).numpy()), structure
-    )
-
-
-def constants(arrays):
-    return tf.nest.map_structure(tf.constant, arrays)
-
-
-# The modes below take a function, its arguments and the upstream gradient. An argument that is a function makes a variable.
-
-
-def made(args):
-    """The arguments, and a function from Tensors in the place of the arrays to the whole list."""
-    args = [arg() if callable(arg) else tf.constant(arg) for arg in args]
-
-    def with_tensors(tensors):
-        tensors = iter(tensors)
-        return [next(tensors) if isinstance(arg, tf.Tensor) else arg for arg in args]
-
-    return args, with_tensors
-
-
-def tensors_of(args):
-    return [arg for arg in args if isinstance(arg, tf.Tensor)]
-
-
-def eager(function, args, dy):
-    return to_numpy(tape_vjp(function, made(args)[0], constants(dy)))
-
-
-def around_a_function(function, args, dy):
-    """The tape is outside of the tf.function."""
-    args, with_tensors = made(args)
-    traced = tf.function(lambda *tensors: function(*with_tensors(tensors)), autograph=False)
-    return to_numpy(tape_vjp(lambda *args: traced(*tensors_of(args)), args, constants(dy)))
-
-
-def _traced_with(shape_of, **options):
-    """Traced for Tensors whose shapes are known as far as `shape_of` tells."""
-
-    def mode(function, args, dy):
-        args, with_tensors = made(args)
-        tensors, dy = tensors_of(args), constants(dy)
-
-        def spec(tensor):
-            return tf.TensorSpec(shape_of(tensor), tensor.dtype)
-
-        specs = tf.nest.map_structure(spec, (tensors, dy))
-
-        @tf.function(input_signature=specs, autograph=False, **options)
-        def run(tensors, dy):
-            return tape_vjp(function, with_tensors(tensors), dy)
-
-        return to_numpy(run(tensors, dy))
-
-    return mode
-
-
-def _whole_shape(tensor):
-    return tensor.shape
-
-
-def _rank_alone(tensor):
-    return [None] * tensor.shape.rank
-
-
-traced = _traced_with(_whole_shape)
-jit = _traced_with(_whole_shape, jit_compile=True)
-
-
-def tf1_session(function, args, dy):
-    """A TensorFlow 1 graph with placeholders of unknown shape, tf.gradients, and a session."""
-    fed = []
-
-    def placeholder(array):
-        array = np.asarray(array)
-        fed.append((tf.compat.v1.placeholder(array.dtype), array))
-        return fed[-1][0]
-
-    with tf.Graph().as_default():
-        args = [arg() if callable(arg) else placeholder(arg) for arg in args]
-        upstream = tf.nest.map_structure(placeholder, dy)
-        value = function(*args)
-        gradients = tf.gradients(value, [source_of(arg) for arg in args], grad_ys=upstream)
-        fetches = {"value": value} | {str(i): g for i, g in enumerate(gradients) if g is not None}
-        with tf.compat.v1.Session() as session:
-            session.run(tf.compat.v1.global_variables_initializer())
-            fetched = session.run(fetches, dict(fed))
-    return fetched["value"], [fetched.get(str(i)) for i in range(len(args))]
-
-
-VJP_MODES = {
-    "eager": eager,
-    "traced": traced,
-    "traced_unknown_dims": _traced_with(_rank_alone),
-    "traced_unknown_rank": _traced_with(lambda tensor: None),
-    "jit": jit,
-    "jit_unknown_dims": _traced_with(_rank_alone, jit_compile=True),
-    "tf1_session": tf1_session,
-}
-
-
-def tangents_times_dy(function, args, dy):
-    """Forward mode: the tangents in each direction of each argument, times dy. Zeros where a tape gives None."""
-    args, dy = made(args)[0], constants(dy)
-    sources = [source_of(arg) for arg in args]
-
-    def along(source, direction):
-        with tf.autodiff.ForwardAccumulator(source, direction) as accumulator:
-            value = function(*args)
-        tangents = accumulator.jvp(value, unconnected_gradients="zero")
-        products = tf.nest.map_structure(lambda t, dy: tf.reduce_sum(tf.convert_to_tensor(t) * dy), tangents, dy)
-        return sum(tf.nest.flatten(products)).numpy()
-
-    def gradient(source):
-        directions = np.eye(int(np.prod(source.shape))).reshape([-1, *source.shape])
-        found = [along(source, tf.constant(each, source.dtype)) for each in directions]
-        return np.reshape(found, source.shape)
-
-    return to_numpy(function(*args)), [gradient(source) for source in sources]
-
-
-@dataclasses.dataclass
-class Case:
-    """A function, its arguments (an array, or a function that makes a variable), and its gradients for the upstream dy.
-
-    `otherwise` has the modes with another outcome: other gradients, or an error.
-    """
-
-    function: Any
-    args: list
-    gradients: list
-    dy: Any
-    value: Any = None
-    otherwise: dict = dataclasses.field(default_factory=dict)
-
-    def check(self, mode, run):
-        """Runs it in a mode, a function of the case, and compares."""
-        expected = self.otherwise.get(mode, self.gradients)
-        if not isinstance(expected, list):
-            with pytest.raises(expected):
-                run(self)
-            return
-        value, found = run(self)
-        if self.value is not None:
-            assert_all_close(tf.nest.flatten(value), tf.nest.flatten(self.value), rtol=1e-6)
-        assert len(found) == len(expected)
-        for i, (actual, wanted) in enumerate(zip(found, expected, strict=True)):
-            if wanted is None:
-                assert actual is None or (mode in ("around", "forward", "reloaded") and not np.any(actual)), i
-            else:
-                np.testing.assert_allclose(actual, wanted, rtol=1e-6, atol=1e-12, err_msg=f"argument {i}")
-                assert callable(self.args[i]) or actual.dtype == self.args[i].dtype, i
-
-
-def _of_case(mode):
-    return lambda case: mode(case.function, case.args, case.dy)
-
-
-# Beside these, `reloaded` in a fresh process.
-CASE_MODES = {
-    "eager": _of_case(eager),
-    "traced": _of_case(traced),
-    "around": _of_case(around_a_function),
-    "unknown_dims": _of_case(VJP_MODES["traced_unknown_dims"]),
-    "jit": _of_case(jit),
-    "tf1": _of_case(tf1_session),
-    "forward": _of_case(tangents_times_dy),
-}
-
-
-def _wrapped(wrap):
-    """Traced, with the function inside of something."""
-    return lambda function, x, dy: traced_orders(lambda x: wrap(function, x), x, dy)
-
-
-def while_loop(function, x):
-    return tf.while_loop(lambda i, x: i < 1, lambda i, x: (i + 1, function(x)), (0, x), maximum_iterations=1)[1]
-
-
-def cond(function, x):
-    return tf.cond(tf.reduce_max(x) > 0, lambda: function(x), lambda: 1000.0 * x)
-
-
-def switch_case(function, x):
-    return tf.switch_case(tf.size(x) // tf.size(x), [lambda: 1000.0 * x, lambda: function(x), lambda: -x])
-
-
-def scan(function, x):
-    return tf.scan(lambda _, element: function(element), x[None], initializer=tf.zeros_like(x))[0]
-
-
-def map_fn(function, x):
-    return tf.map_fn(function, x[None])[0]
-
-
-def nested_functions(function, x):
-    return tf.function(tf.function(function))(x)
-
-
-def autograph(function, x):
-    @tf.function(autograph=True)
-    def run(x):
-        y = x
-        for i in tf.range(2):
-            y = function(x) if i == tf.constant(1) else 1000.0 * x
-        return y
-
-    return run(x)
-
-
-def vectorized_map(function, x):
-    batch = tf.stack([2.0 * x, x])
-    return tf.vectorized_map(function, batch, fallback_to_while_loop=False)[1]
-
-
-def while_loop_under_xla(function, x, dy):
-    return jit_orders(lambda x: while_loop(function, x), x, dy)
-
-
-def jacobians(function, x, dy):
-    """Computes whole Jacobians of the value and of dx with tape.jacobian, then their products with dy."""
-
-    @tf.function(autograph=False)
-    def run(x, dy):
-        with tf.GradientTape(persistent=True) as outer:
-            outer.watch(x)
-            with tf.GradientTape() as inner:
-                inner.watch(x)
-                value = function(x)
-            dx = tf.linalg.matvec(inner.jacobian(value, x), dy, transpose_a=True)
-        second = outer.jacobian(dx, x, unconnected_gradients="zero")
-        return value, dx, tf.linalg.matvec(second, dy, transpose_a=True)
-
-    return [t.numpy() for t in run(tf.constant(x), tf.constant(dy))]
-
-
-def forward_mode(function, x, dy):
-    """Tangents of the value and of dx (forward over reverse) in each direction, with ForwardAccumulator."""
-    x, dy = tf.constant(x), tf.constant(dy)
-
-    @tf.function(autograph=False)
-    def along(direction):
-        with tf.autodiff.ForwardAccumulator(x, direction) as accumulator:
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                value = function(x)
-            dx = tape.gradient(value, x, output_gradients=dy)
-        tangents = [accumulator.jvp(t, unconnected_gradients="zero") for t in (value, dx)]
-        return value, *tangents
-
-    columns = [along(direction) for direction in tf.unstack(tf.eye(x.shape[0], dtype=x.dtype))]
-    value = columns[0][0].numpy()
-    jacobian, jacobian_of_dx = (np.stack([column[i].numpy() for column in columns], axis=1) for i in (1, 2))
-    return value, dy.numpy() @ jacobian, dy.numpy() @ jacobian_of_dx
-
-
-def forward_mode_eager(function, x, dy):
-    tf.config.run_functions_eagerly(True)
-    try:
-        return forward_mode(function, x, dy)
-    finally:
-        tf.config.run_functions_eagerly(False)
-
-
-def dataset_map(function, x, dy):
-    """The pipeline computes value and gradients."""
-    dataset = tf.data.Dataset.from_tensors((x, dy)).map(lambda x, dy: tuple(first_and_second_order(function, x, dy)))
-    return [t.numpy() for t in next(iter(dataset))]
-
-
-GRAPH_MODES = {
-    "nested_functions": _wrapped(nested_functions),
-    "while_loop": _wrapped(while_loop),
-    "while_loop_under_xla": while_loop_under_xla,
-    "cond": _wrapped(cond),
-    "switch_case": _wrapped(switch_case),
-    "scan": _wrapped(scan),
-    "map_fn": _wrapped(map_fn),
-    "autograph": _wrapped(autograph),
-    "vectorized_map": _wrapped(vectorized_map),
-    "jacobians": jacobians,
-    "forward_mode": forward_mode,
-    "forward_mode_eager": forward_mode_eager,
-    "dataset_map": dataset_map,
-}
 
 
 def run_in_a_fresh_process(model, tasks, folder):

@@ -1,12 +1,10 @@
-"""In eager mode Python is read at each call, as in plain eager code, and nothing of a call is kept.
+"""What was built for a graph is found again for an equal graph, and nothing of a call is kept.
 
-What was built for a graph is found again for an equal graph, whatever objects its function reads.
+That each call reads Python as it is then is in tests/same.
 """
 
-import functools
 import gc
 import threading
-import types
 import typing
 import weakref
 
@@ -19,19 +17,7 @@ from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.memory import replay
 from tf_cg_ops._src.rewrite import built_functions
 
-from ..support.modes import assert_all_close
-
 X, DY = tf.constant([0.5, 2.0, -1.5]), tf.constant([3.0, 10.0, -7.0])
-scale = 2.0
-shared = types.SimpleNamespace()
-
-
-def by_global(state, x):
-    return scale * x
-
-
-def by_helper(state, x):
-    return shared.state.w * x
 
 
 class Slotted:
@@ -51,58 +37,6 @@ class Named(typing.NamedTuple):
         return self.w * x
 
 
-# For each kind of state: what the function computes, the state, and what changes it.
-STATES = {
-    "a global number": (by_global, dict, lambda s: globals().update(scale=3.0)),
-    "a number of an object": (
-        lambda s, x: x**2 / s.tau,
-        lambda: types.SimpleNamespace(tau=2.0),
-        lambda s: setattr(s, "tau", 0.5),
-    ),
-    "a bool of an object": (
-        lambda s, x: 5.0 * x if s.training else x**3,
-        lambda: types.SimpleNamespace(training=True),
-        lambda s: setattr(s, "training", False),
-    ),
-    "a Tensor of an object": (
-        lambda s, x: s.w * tf.sin(x),
-        lambda: types.SimpleNamespace(w=tf.constant([2.0, 3.0, 4.0])),
-        lambda s: setattr(s, "w", tf.constant([7.0, 8.0, 9.0])),
-    ),
-    "a variable of an object": (
-        lambda s, x: s.w * tf.sin(x),
-        lambda: types.SimpleNamespace(w=tf.Variable(2.0)),
-        lambda s: setattr(s, "w", tf.Variable(5.0)),
-    ),
-    "a variable that gets a value": (
-        lambda s, x: s[0] * tf.sin(x),
-        lambda: [tf.Variable(2.0)],
-        lambda s: s[0].assign(5.0),
-    ),
-    "a dict of dicts": (
-        lambda s, x: s["a"]["b"] * x,
-        lambda: {"a": {"b": tf.constant(2.0)}},
-        lambda s: s["a"].update(b=tf.constant(-4.0)),
-    ),
-    "a NumPy buffer": (lambda s, x: s * x, lambda: np.array([1.0, 2.0, 3.0], np.float32), lambda s: s.fill(9.0)),
-    "a helper of the module": (
-        by_helper,
-        lambda: shared.__dict__.setdefault("state", types.SimpleNamespace(w=tf.constant(2.0))),
-        lambda s: setattr(s, "w", tf.Variable(6.0)),
-    ),
-    "a list that grows": (
-        lambda s, x: functools.reduce(lambda y, f: f(y), s, x),
-        lambda: [tf.sin],
-        lambda s: s.append(tf.exp),
-    ),
-    "the method of a class with slots": (
-        lambda s, x: s.method(x),
-        lambda: Slotted(tf.Variable(2.0)),
-        lambda s: setattr(s, "w", tf.Variable(4.0)),
-    ),
-}
-
-
 def scanned(f):
     return lambda x: cg.scan(lambda carry, _: (f(carry), None), x, length=2)[0]
 
@@ -113,49 +47,6 @@ def looped(f):
 
 def overridden(f):
     return cg.override_gradients(f, {"Identity": cg.rules.built_in})
-
-
-def twice(f):
-    return lambda x: f(f(x))
-
-
-WRAPPERS = {
-    "recompute_grad": (cg.recompute_grad, lambda f: f),
-    "a method": (lambda f: cg.recompute_grad(types.MethodType(lambda self, x: f(x), object())), lambda f: f),
-    "a partial": (lambda f: cg.recompute_grad(functools.partial(lambda f, x: f(x), f)), lambda f: f),
-    "scan": (scanned, twice),
-    "while_loop": (looped, twice),
-    "override_gradients": (lambda f: overridden(lambda x: tf.identity(f(x))), lambda f: f),
-}
-
-
-def value_and_gradients(f, state):
-    variables = [v for v in [getattr(state, "w", None)] if isinstance(v, tf.Variable)]
-    with tf.GradientTape(persistent=True) as tape:
-        tape.watch(X)
-        y = f(X)
-    return [y, *(tape.gradient(y, source, output_gradients=DY) for source in [X, *variables])]
-
-
-@pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.parametrize("kind", STATES)
-def test_each_call_reads_the_state_as_it_is(kind, wrapper):
-    compute, make, change = STATES[kind]
-    globals()["scale"] = 2.0
-    vars(shared).clear()
-    state = make()
-    wrap, plain = WRAPPERS[wrapper]
-
-    def f(x):
-        return compute(state, x)
-
-    wrapped = wrap(f)
-    for turn in range(3):
-        if turn == 2:
-            change(state)
-        expected = value_and_gradients(plain(f), state)
-        assert_all_close(value_and_gradients(wrapped, state), expected, rtol=1e-6)
-        assert_all_close([wrapped(X)], expected[:1], rtol=1e-6)  # Without a tape.
 
 
 @pytest.fixture
@@ -203,17 +94,20 @@ def test_equal_graphs_are_built_once(name, builds):
     assert len(builds) == 1
 
 
-def test_nothing_of_a_call_is_kept():
-    references = []
+def test_a_call_traces_once_and_nothing_of_it_is_kept():
+    references, traces = [], []
     for size in range(3):
         state = tf.Module()
         state.w, state.mask = tf.Variable(tf.ones([3])), tf.random.normal([3, 1000 + size])
 
         def f(x, state=state):
+            traces.append(tf.executing_eagerly())
             return tf.reduce_sum(state.mask, 1) * state.w * x
 
         for wrap in (cg.recompute_grad, scanned, looped, lambda f: overridden(lambda x: tf.identity(f(x)))):
             call_under_a_tape(wrap(f))
+        assert traces == [False] * 4
+        traces.clear()
         references += map(weakref.ref, (f, state, state.w))
         del f, state
     gc.collect()

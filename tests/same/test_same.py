@@ -1,0 +1,110 @@
+"""Each program in each wrapper in each mode equals plain TensorFlow, or stands in a table of limits with its error.
+
+All pairs (program, wrapper) are here once, with the modes in turn, so that all pairs (wrapper, mode) are here, too. The
+core tests have a few programs for each pair (wrapper, mode). `make fuzz` draws others, with wrappers in wrappers.
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ..support.modes import run_in_a_fresh_process
+from .harness import MODES, SOURCES, cell, weights_of
+from .programs import PROGRAMS, State, X, Y
+from .wrappers import WRAPPERS, floats_of
+
+ALL = ()
+XLA = ("jit", "jit_unknown_shape", "while_loop_under_xla")
+VECTORIZED = ("vectorized_map", "per_example")
+# Where TensorFlow itself fails: programs or their traits, modes, and the error.
+FAILS_IN_TENSORFLOW = [
+    (("writes", "a variable that is read twice"), VECTORIZED, "No pfor vectorization defined"),
+    (("a ragged tensor",), ("unknown_rank", "tf1"), "'NoneType' and 'int'"),
+]
+# Where a wrapper is refused, or fails: wrappers, modes, and the error.
+LIMITS = [
+    (("watch_gradient",), XLA, "XLA cannot compile check_numerics"),
+    (("numpy_function",), XLA, "is Python code, which XLA cannot compile"),
+    (("numpy_function",), ("unknown_rank", "tf1"), "output_signature must have a known rank"),
+    (("numpy_function",), ("forward_mode", "second_order"), "has no tangents and no second derivatives"),
+    (("recompute_grad, memory",), ("tf1",), "must be called in eager mode or in a tf.function"),
+    (("Recompute",), ("unknown_rank", "tf1"), "Could not automatically infer the output shape"),
+    (("saved and loaded",), ("tf1",), "Unable to save checkpoint"),
+    (("scan", "while_loop"), ("unknown_rank", "tf1"), "enters the loop with shape"),
+    (("scan",), ("forward_mode",), "dtype: 'variant'"),
+    # A tape in a rule does not record in eager forward mode.
+    (("custom_vjp",), ("forward_mode_eager",), "derivative by"),
+]
+
+
+def limit_of(program, wrapper, mode):
+    """The error of a cell, or None."""
+    about = {program, *PROGRAMS[program].traits}
+    for programs, modes, error in FAILS_IN_TENSORFLOW:
+        if mode in modes and about.intersection(programs):
+            return error
+    return next((error for names, modes, error in LIMITS if wrapper in names and mode in modes), None)
+
+
+def cells():
+    """A cell for each pair (program, wrapper), with the modes in turn."""
+    for i, (program, about) in enumerate(PROGRAMS.items()):
+        for j, (wrapper, of_wrapper) in enumerate(WRAPPERS.items()):
+            mode = list(MODES)[(i + 2 * j) % len(MODES)]
+            if (wrapper, mode) == ("saved and loaded", "changed_state"):  # A file does not change.
+                mode = "eager"
+            if set(about.traits).isdisjoint(of_wrapper.senseless):
+                yield program, wrapper, mode
+
+
+@pytest.mark.parametrize(("program", "wrapper", "mode"), cells())
+def test_the_wrapper_changes_nothing(program, wrapper, mode):
+    error = limit_of(program, wrapper, mode)
+    if error is None:
+        cell(program, wrapper, mode).check()
+        return
+    with pytest.raises(Exception, match=error):
+        cell(program, wrapper, mode).check()
+
+
+# Python code cannot be saved.
+SAVED = [
+    (program, wrapper)
+    for i, (program, wrapper, _) in enumerate(cells())
+    if i % 4 == 0 and wrapper not in ("numpy_function", "saved and loaded")
+]
+
+
+def plain(program, wrapper):
+    """The cell in eager mode, what plain TensorFlow computes there, and which of the outputs are floating-point Tensors."""
+    one = cell(program, wrapper, "eager")
+    (outputs, derivatives), _ = one.run(lambda name, function: WRAPPERS[name].plain(function))
+    return one, [output for output in outputs if output.dtype.kind == "f"], derivatives
+
+
+@pytest.fixture(scope="module")
+def reloaded(tmp_path_factory):
+    """Floating-point outputs and gradients by x, y and the variables, from one model in one fresh process."""
+    model, tasks = tf.Module(), {}
+    for number, pair in enumerate(SAVED):
+        state, name = State(), f"f{number}"
+        one, outputs, _ = plain(*pair)
+        function = one.function(state, lambda name, function: WRAPPERS[name].wrap(function))
+        specs = [tf.TensorSpec([3], tf.float64)] * 2
+        setattr(model, name, tf.function(lambda x, y, f=function: floats_of(f(x, y)), specs, autograph=False))
+        for variable, place in zip(state.variables, SOURCES[3:], strict=True):
+            setattr(model, f"{name}_{place}", variable)
+        upstream = [(i + 1.0) * weights_of(tf.constant(output)).numpy() for i, output in enumerate(outputs)]
+        tasks[name] = [X, Y, *(f"{name}_{place}" for place in SOURCES[3:])], upstream
+    found = run_in_a_fresh_process(model, tasks, tmp_path_factory.mktemp("same"))
+    return {pair: found[f"f{number}"] for number, pair in enumerate(SAVED)}
+
+
+@pytest.mark.parametrize("pair", SAVED, ids="-".join)
+def test_the_wrapper_changes_nothing_in_a_file(pair, reloaded):
+    assert not isinstance(reloaded[pair], str), reloaded[pair]
+    values, gradients, _ = reloaded[pair]
+    one, outputs, expected = plain(*pair)
+    gradients = [np.zeros_like(e) if g is None else g for g, e in zip(gradients, [X, Y, *expected[3:]], strict=True)]
+    gradients.insert(2, expected[2])  # The Tensor from outside is a constant in the file.
+    one.compare(((values, gradients), []), ((outputs, expected), []))
