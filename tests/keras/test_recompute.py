@@ -172,11 +172,8 @@ def test_weights_and_losses_of_shared_and_nested_wrappers_are_listed_once(librar
     np.testing.assert_allclose(model.losses, losses, rtol=1e-5)  # Two calls have two losses.
 
 
-@pytest.mark.parametrize(
-    ("name", "library"), [("float32", "tf_keras"), ("mixed_bfloat16", "keras")], indirect=["library"]
-)
-def test_eager_mode_builds_once_for_each_graph(builds, name, library):
-    with policy(library, name):
+def test_eager_mode_builds_once_for_each_graph(builds, library):
+    with policy(library, "mixed_bfloat16"):
         layer = layers_of(library).Recompute(network(library, plain))
         for _ in range(3):
             value_and_gradients(layer, UNITS, training=True)
@@ -221,8 +218,6 @@ def test_intermediate_values_are_not_kept(library):
 
 STATEFUL = {
     "lstm": lambda k: k.layers.LSTM(4, stateful=True),
-    "gru": lambda k: k.layers.GRU(4, stateful=True, return_sequences=True),
-    "simple rnn": lambda k: k.layers.SimpleRNN(4, stateful=True),
     "bidirectional": lambda k: k.layers.Bidirectional(k.layers.LSTM(4, stateful=True)),
     "model": lambda k: k.Sequential([k.layers.Dense(3), k.layers.LSTM(4, stateful=True)]),
 }
