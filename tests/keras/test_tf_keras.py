@@ -28,6 +28,7 @@ ROWS = {
         {"name": "sequences", "mode": "graph"},
     ],
     "test_mixed_precision_with_loss_scaling": [{"mode": "graph"}],
+    "test_fit_with_a_smaller_last_batch_is_that_of_the_plain_model": [{"memory": "auto", "mode": "graph"}],
     "test_a_functional_model_has_value_and_gradient_of_the_function": [
         {"name": "embed_gradient, lists"},
         {"name": "custom_gradient, structures"},
