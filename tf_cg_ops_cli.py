@@ -25,224 +25,6 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{_PROGRAM}: wrong arguments: {message.rstrip('.')}. See: {self.prog} --help\n")
 
 
-def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parses the arguments, by default `sys.argv`; exits if they are wrong or ask for help."""
-    return _parser().parse_args(arguments)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog=_PROGRAM,
-        description="Tools for SavedModels with custom gradients.",
-        epilog=f"For help on a command: {_PROGRAM} COMMAND --help. {_EXIT_STATUSES}",
-    )
-    version = runpy.run_path(str(pathlib.Path(__file__).parent / "tf_cg_ops" / "_version.py"))["__version__"]
-    parser.add_argument("--version", action="version", version=f"tf_cg_ops {version}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
-
-    strip = _add_command(
-        commands,
-        "strip",
-        "remove this library's ops from a SavedModel, for serving and converting",
-        "Writes a copy of SOURCE with built-in ops only. The copy computes the same values, loads without tf_cg_ops, "
-        "and converts to TensorFlow Lite. Its custom gradients are gone, so do not train it further; a saved function "
-        "that computes gradients itself, such as a training step, still works. Both models run on the same inputs. If "
-        "their results differ, nothing is written.",
-        f"{_PROGRAM} strip trained_model model_for_serving",
-    )
-    _add_copying(strip)
-
-    override = _add_command(
-        commands,
-        "override",
-        "change the gradients of ops in a SavedModel",
-        "Writes a copy of SOURCE in which every op of a TYPE uses the gradient RULE: guided, deconvnet, pass_through, "
-        "zero, masked, or clip with a limit. With elementwise=masked, a zero times an infinite number is 0, not nan. "
-        "Values stay the same. Loading the copy needs tf_cg_ops. Both models run on the same inputs. If their results "
-        "differ, nothing is written.",
-        f"{_PROGRAM} override trained_model model_for_saliency_maps Relu=guided Exp=clip:value=5",
-    )
-    _add_copying(override)
-    override.add_argument(
-        "rules",
-        metavar="TYPE=RULE",
-        nargs="+",
-        type=_rule,
-        help="an op type, or elementwise for all ops that work element by element, and a rule: guided, deconvnet, "
-        "pass_through, zero, masked, clip:value=LIMIT, clip:norm=LIMIT or clip:global_norm=LIMIT; to list the op types "
-        "in the model, give a wrong one",
-    )
-    override.add_argument(
-        "--inside",
-        action="store_true",
-        help="also apply rules inside functions that have their own gradient, which then lose it",
-    )
-    override.add_argument("--ignore-unmatched", action="store_true", help="accept rules that match no op")
-
-    adopt = _add_command(
-        commands,
-        "adopt",
-        "make the tf.custom_gradient calls in a SavedModel work after loading",
-        "Writes a copy of SOURCE in which each call of a tf.custom_gradient function has a gradient that works: the "
-        "saved gradient function (saved), or automatic differentiation (autodiff), which does not need tf_cg_ops. "
-        "Shows for each call how far the two are apart. Values stay the same. Both models run on the same inputs. If "
-        "their results differ, nothing is written.",
-        f"{_PROGRAM} adopt downloaded_model model_that_trains",
-    )
-    _add_copying(adopt)
-    adopt.add_argument(
-        "--gradients",
-        choices=("saved", "autodiff"),
-        default="saved",
-        help="the gradient for all calls that --place does not name (default: %(default)s)",
-    )
-    adopt.add_argument(
-        "--place",
-        metavar="NAME=GRADIENT",
-        action="append",
-        default=[],
-        type=_place,
-        help="the gradient for one call: saved, autodiff, pass_through or zero; NAME is a node or FUNCTION/NODE as "
-        "listed by inspect; can be repeated",
-    )
-
-    gradients = _add_command(
-        commands,
-        "add-gradients",
-        "add a signature that computes gradients to a SavedModel",
-        "Writes a copy of SOURCE with one more signature: it takes the inputs and upstream gradients of a signature of "
-        "the model, and returns its outputs and gradients. With a loss, it takes a target instead; with an update, "
-        "each call is a training step. Prints the names, types and shapes of its inputs and outputs. The rest stays. "
-        "Both models run on the same inputs. If their results differ, nothing is written.",
-        f"{_PROGRAM} add-gradients model model_with_gradients --of scores --wrt image --wrt variables",
-    )
-    _add_copying(gradients)
-    gradients.add_argument(
-        "--signature",
-        metavar="NAME",
-        default="serving_default",
-        help="the signature to differentiate (default: %(default)s)",
-    )
-    gradients.add_argument(
-        "--of", metavar="OUTPUT", action="append", required=True, help="an output of the signature; can be repeated"
-    )
-    gradients.add_argument(
-        "--wrt",
-        metavar="INPUT",
-        action="append",
-        required=True,
-        help="an input of the signature, or variables for its trainable variables; can be repeated",
-    )
-    gradients.add_argument(
-        "--name", metavar="NAME", default="gradients", help="the name of the new signature (default: %(default)s)"
-    )
-    gradients.add_argument(
-        "--loss",
-        choices=("mse", "crossentropy"),
-        help="take a target, and differentiate this loss of the output: the mean squared error, or the crossentropy of "
-        "logits and probabilities, such as one-hot vectors",
-    )
-    gradients.add_argument(
-        "--update", metavar="RATE", type=float, help="change the variables by gradient descent with this learning rate"
-    )
-    gradients.add_argument(
-        "--lite",
-        action="store_true",
-        help="use ops that LiteRT (TensorFlow Lite) has built in; with an update, also add the signatures weights and "
-        "set_weights",
-    )
-    gradients.add_argument(
-        "--flex",
-        action="store_true",
-        help="with --lite, allow other ops of TensorFlow, for a LiteRT that includes them",
-    )
-    gradients.add_argument(
-        "--rule",
-        metavar="TYPE=RULE",
-        action="append",
-        default=[],
-        type=_rule,
-        help="use this rule for the gradient of an op type, as in the command override; can be repeated",
-    )
-
-    compare = _add_command(
-        commands,
-        "compare",
-        "compare the values and gradients of two SavedModels",
-        "Runs every signature and function of both models on the same inputs, and shows whether values and gradients "
-        "are equal, by how much they differ, or why they cannot be compared. The exit status is 1 if any differ.",
-        f"{_PROGRAM} compare trained_model model_for_serving",
-    )
-    compare.add_argument("path", metavar="A", type=pathlib.Path, help="the folder of a SavedModel")
-    compare.add_argument("other", metavar="B", type=pathlib.Path, help="the folder of another one")
-    compare.add_argument(
-        "--inputs",
-        metavar="FILE",
-        type=pathlib.Path,
-        help="an .npz file with arrays named SIGNATURE/ARGUMENT, or ARGUMENT if the model has a single signature "
-        "(default: small random inputs, made from the model's input specs)",
-    )
-
-    audit = _add_command(
-        commands,
-        "audit",
-        "check every custom gradient of a SavedModel against the gradient of its ops",
-        "Runs one signature with its gradient, and shows for each place with a gradient of its own what arrived there, "
-        "what left, and whether the gradient is right. The model does not change. The exit status is 1 if a gradient "
-        "is wrong, or turns a finite upstream gradient into nan or infinity.",
-        f"{_PROGRAM} audit trained_model --inputs batch.npz --html audit.html",
-    )
-    audit.add_argument("path", metavar="MODEL", type=pathlib.Path, help="the folder of the SavedModel")
-    audit.add_argument(
-        "--inputs",
-        metavar="FILE",
-        type=pathlib.Path,
-        help="an .npz file with an array for each argument of the signature (default: random ones)",
-    )
-    audit.add_argument("--signature", metavar="NAME", help="the signature to run (default: serving_default)")
-    audit.add_argument(
-        "--intended",
-        metavar="NAME",
-        nargs="+",
-        default=[],
-        help="functions, or their places in the table, whose gradient differs on purpose",
-    )
-    audit.add_argument("--html", metavar="FILE", type=pathlib.Path, help="also write the table as a page")
-
-    inspect = _add_command(
-        commands,
-        "inspect",
-        "list the custom gradients in a SavedModel",
-        "Lists each value with a custom gradient: where it is, its kind, the decorated Python function, dtype and "
-        "shape, the number of inputs that have gradients, and the size of the gradient rule. Does not run the model.",
-        f"{_PROGRAM} inspect trained_model",
-    )
-    inspect.add_argument("path", metavar="PATH", type=pathlib.Path, help="the folder of the SavedModel")
-    inspect.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
-
-    demo = _add_command(
-        commands,
-        "demo",
-        "see in seconds that the library works",
-        "Computes gradients with and without custom gradients, and prints what changes. Takes seconds, and writes no "
-        f"files. Fails if a result is not as expected. {_LARGE_DEMO}",
-        f"{_PROGRAM} demo",
-    )
-    # For people who still type them: --quick asked for this demo, and --output for the one in examples/.
-    demo.add_argument("--quick", action="store_true", help=argparse.SUPPRESS)
-    demo.add_argument("--output", type=_large_demo, help=argparse.SUPPRESS)
-    return parser
-
-
-def _add_copying(command: argparse.ArgumentParser) -> None:
-    """Adds the arguments of all commands that write a changed copy."""
-    command.add_argument("source", metavar="SOURCE", type=pathlib.Path, help="the folder of the SavedModel")
-    command.add_argument(
-        "target", metavar="TARGET", type=pathlib.Path, help="the folder to write, which must not exist yet"
-    )
-    command.add_argument("--no-check", dest="check", action="store_false", help="skip running and comparing the models")
-
-
 def _rule(argument: str) -> tuple[str, str, dict[str, float]]:
     """The op type, the rule and its limit from an argument such as Relu=guided or Exp=clip:value=5."""
     op_type, _, rule = argument.partition("=")
@@ -272,9 +54,203 @@ def _large_demo(_: str) -> NoReturn:
     raise argparse.ArgumentTypeError(f"this demo writes no files. {_LARGE_DEMO}")
 
 
-def _add_command(commands: Any, name: str, summary: str, description: str, example: str) -> argparse.ArgumentParser:
-    epilog = f"Example: {example} -- {_EXIT_STATUSES}"
-    return commands.add_parser(name, help=summary, description=description, epilog=epilog)
+def _option(names: str, text: str, **settings: Any) -> tuple[str, dict[str, Any]]:
+    """An option or argument by its name and, if it has a value, its METAVAR, which implies the type."""
+    name, _, metavar = names.partition(" ")
+    if metavar:
+        settings |= {"metavar": metavar, "type": _TYPES.get(metavar, str)}
+    elif "choices" not in settings:
+        settings = {"action": "store_true", **settings}
+    return name, {"help": text, **settings}
+
+
+_TYPES: dict[str, Any] = dict.fromkeys(("SOURCE", "TARGET", "A", "B", "MODEL", "PATH", "FILE"), pathlib.Path) | {
+    "TYPE=RULE": _rule,
+    "NAME=GRADIENT": _place,
+    "RATE": float,
+    "FOLDER": _large_demo,
+}
+# Of each command that writes a changed copy. An option has the name of the parameter that it sets.
+_COPYING = (
+    _option("source SOURCE", "the folder of the SavedModel"),
+    _option("target TARGET", "the folder to write, which must not exist yet"),
+    _option("--no-check", "skip running and comparing the models", dest="check", action="store_false"),
+)
+# For each command a summary, a description, an example, and its options.
+_COMMANDS: dict[str, tuple[str, str, str, tuple[tuple[str, dict[str, Any]], ...]]] = {
+    "strip": (
+        "remove this library's ops from a SavedModel, for serving and converting",
+        "Writes a copy of SOURCE with built-in ops only. The copy computes the same values, loads without tf_cg_ops, "
+        "and converts to TensorFlow Lite. Its custom gradients are gone, so do not train it further; a saved function "
+        "that computes gradients itself, such as a training step, still works. Both models run on the same inputs. If "
+        "their results differ, nothing is written.",
+        "trained_model model_for_serving",
+        _COPYING,
+    ),
+    "override": (
+        "change the gradients of ops in a SavedModel",
+        "Writes a copy of SOURCE in which every op of a TYPE uses the gradient RULE: guided, deconvnet, pass_through, "
+        "zero, masked, or clip with a limit. With elementwise=masked, a zero times an infinite number is 0, not nan. "
+        "Values stay the same. Loading the copy needs tf_cg_ops. Both models run on the same inputs. If their results "
+        "differ, nothing is written.",
+        "trained_model model_for_saliency_maps Relu=guided Exp=clip:value=5",
+        (
+            *_COPYING,
+            _option(
+                "rules TYPE=RULE",
+                "an op type, or elementwise for all ops that work element by element, and a rule: guided, deconvnet, "
+                "pass_through, zero, masked, clip:value=LIMIT, clip:norm=LIMIT or clip:global_norm=LIMIT; to list the "
+                "op types in the model, give a wrong one",
+                nargs="+",
+            ),
+            _option("--inside", "also apply rules inside functions that have their own gradient, which then lose it"),
+            _option(
+                "--ignore-unmatched",
+                "accept rules that match no op",
+                dest="unmatched",
+                action="store_const",
+                const="ignore",
+                default="error",
+            ),
+        ),
+    ),
+    "adopt": (
+        "make the tf.custom_gradient calls in a SavedModel work after loading",
+        "Writes a copy of SOURCE in which each call of a tf.custom_gradient function has a gradient that works: the "
+        "saved gradient function (saved), or automatic differentiation (autodiff), which does not need tf_cg_ops. "
+        "Shows for each call how far the two are apart. Values stay the same. Both models run on the same inputs. If "
+        "their results differ, nothing is written.",
+        "downloaded_model model_that_trains",
+        (
+            *_COPYING,
+            _option(
+                "--gradients",
+                "the gradient for all calls that --place does not name (default: %(default)s)",
+                choices=("saved", "autodiff"),
+                default="saved",
+            ),
+            _option(
+                "--place NAME=GRADIENT",
+                "the gradient for one call: saved, autodiff, pass_through or zero; NAME is a node or FUNCTION/NODE as "
+                "listed by inspect; can be repeated",
+                action="append",
+            ),
+        ),
+    ),
+    "add-gradients": (
+        "add a signature that computes gradients to a SavedModel",
+        "Writes a copy of SOURCE with one more signature: it takes the inputs and upstream gradients of a signature of "
+        "the model, and returns its outputs and gradients. With a loss, it takes a target instead; with an update, "
+        "each call is a training step. Prints the names, types and shapes of its inputs and outputs. The rest stays. "
+        "Both models run on the same inputs. If their results differ, nothing is written.",
+        "model model_with_gradients --of scores --wrt image --wrt variables",
+        (
+            *_COPYING,
+            _option(
+                "--signature NAME", "the signature to differentiate (default: %(default)s)", default="serving_default"
+            ),
+            _option("--of OUTPUT", "an output of the signature; can be repeated", action="append", required=True),
+            _option(
+                "--wrt INPUT",
+                "an input of the signature, or variables for its trainable variables; can be repeated",
+                action="append",
+                required=True,
+            ),
+            _option("--name NAME", "the name of the new signature (default: %(default)s)", default="gradients"),
+            _option(
+                "--loss",
+                "take a target, and differentiate this loss of the output: the mean squared error, or the crossentropy "
+                "of logits and probabilities, such as one-hot vectors",
+                choices=("mse", "crossentropy"),
+            ),
+            _option("--update RATE", "change the variables by gradient descent with this learning rate"),
+            _option(
+                "--lite",
+                "use ops that LiteRT (TensorFlow Lite) has built in; with an update, also add the signatures weights "
+                "and set_weights",
+            ),
+            _option("--flex", "with --lite, allow other ops of TensorFlow, for a LiteRT that includes them"),
+            _option(
+                "--rule TYPE=RULE",
+                "use this rule for the gradient of an op type, as in the command override; can be repeated",
+                dest="rules",
+                action="append",
+            ),
+        ),
+    ),
+    "compare": (
+        "compare the values and gradients of two SavedModels",
+        "Runs every signature and function of both models on the same inputs, and shows whether values and gradients "
+        "are equal, by how much they differ, or why they cannot be compared. The exit status is 1 if any differ.",
+        "trained_model model_for_serving",
+        (
+            _option("path A", "the folder of a SavedModel"),
+            _option("other B", "the folder of another one"),
+            _option(
+                "--inputs FILE",
+                "an .npz file with arrays named SIGNATURE/ARGUMENT, or ARGUMENT if the model has a single signature "
+                "(default: small random inputs, made from the model's input specs)",
+            ),
+        ),
+    ),
+    "audit": (
+        "check every custom gradient of a SavedModel against the gradient of its ops",
+        "Runs one signature with its gradient, and shows for each place with a gradient of its own what arrived there, "
+        "what left, and whether the gradient is right. The model does not change. The exit status is 1 if a gradient "
+        "is wrong, or turns a finite upstream gradient into nan or infinity.",
+        "trained_model --inputs batch.npz --html audit.html",
+        (
+            _option("path MODEL", "the folder of the SavedModel"),
+            _option(
+                "--inputs FILE", "an .npz file with an array for each argument of the signature (default: random ones)"
+            ),
+            _option("--signature NAME", "the signature to run (default: serving_default)"),
+            _option(
+                "--intended NAME",
+                "functions, or their places in the table, whose gradient differs on purpose",
+                nargs="+",
+                default=[],
+            ),
+            _option("--html FILE", "also write the table as a page"),
+        ),
+    ),
+    "inspect": (
+        "list the custom gradients in a SavedModel",
+        "Lists each value with a custom gradient: where it is, its kind, the decorated Python function, dtype and "
+        "shape, the number of inputs that have gradients, and the size of the gradient rule. Does not run the model.",
+        "trained_model",
+        (
+            _option("path PATH", "the folder of the SavedModel"),
+            _option("--json", "print a JSON list instead of a table"),
+        ),
+    ),
+    "demo": (
+        "see in seconds that the library works",
+        "Computes gradients with and without custom gradients, and prints what changes. Takes seconds, and writes no "
+        f"files. Fails if a result is not as expected. {_LARGE_DEMO}",
+        "",
+        # For people who still type them: --quick asked for this demo, and --output for the one in examples/.
+        (_option("--quick", argparse.SUPPRESS), _option("--output FOLDER", argparse.SUPPRESS)),
+    ),
+}
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parses the arguments, by default `sys.argv`; exits if they are wrong or ask for help."""
+    parser = _Parser(
+        prog=_PROGRAM,
+        description="Tools for SavedModels with custom gradients.",
+        epilog=f"For help on a command: {_PROGRAM} COMMAND --help. {_EXIT_STATUSES}",
+    )
+    version = runpy.run_path(str(pathlib.Path(__file__).parent / "tf_cg_ops" / "_version.py"))["__version__"]
+    parser.add_argument("--version", action="version", version=f"tf_cg_ops {version}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
+    for command, (summary, description, example, options) in _COMMANDS.items():
+        epilog = f"Example: {' '.join(filter(None, (_PROGRAM, command, example)))} -- {_EXIT_STATUSES}"
+        added = commands.add_parser(command, help=summary, description=description, epilog=epilog)
+        for name, settings in options:
+            added.add_argument(name, **settings)
+    return parser.parse_args(arguments)
 
 
 def main() -> int:

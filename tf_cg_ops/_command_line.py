@@ -1,6 +1,7 @@
 """Runs the commands of `tf-cg-ops`, once the arguments are parsed."""
 
 import argparse
+import inspect
 import json
 import os
 import pathlib
@@ -21,18 +22,9 @@ from tf_cg_ops.saved_model._folder import read_saved_model
 
 def run(options: argparse.Namespace) -> int:
     """Runs a command that `tf_cg_ops_cli` has parsed, and returns the exit status."""
-    commands = {
-        "strip": _strip,
-        "override": _override,
-        "adopt": _adopt,
-        "add-gradients": _add_gradients,
-        "compare": _compare,
-        "audit": _audit,
-        "inspect": _inspect,
-        "demo": lambda options: _demo.run(),
-    }
+    others = {"compare": _compare, "audit": _audit, "inspect": _inspect, "demo": lambda options: _demo.run()}
     try:
-        return commands[options.command](options)
+        return others.get(options.command, _write_copy)(options)
     except BrokenPipeError:
         _redirect_to_null(sys.stdout)
     except Exception as error:
@@ -92,18 +84,18 @@ def _redirect_to_null(stream: Any) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _strip(options: argparse.Namespace) -> int:
-    report = saved_model.strip(options.source, options.target, check=options.check)
-    return _print_output("strip", str(report), f"'{report.target}' is written")
-
-
-def _override(options: argparse.Namespace) -> int:
-    chosen = _rules(options.rules)
-    unmatched = "ignore" if options.ignore_unmatched else "error"
-    report = saved_model.override(
-        options.source, options.target, chosen, inside=options.inside, unmatched=unmatched, check=options.check
-    )
-    return _print_output("override", str(report), f"'{report.target}' is written")
+def _write_copy(options: argparse.Namespace) -> int:
+    """Calls the function of `saved_model` with the name of the command. Its parameters are the options."""
+    given = vars(options)
+    if given.get("rules"):
+        given["rules"] = _rules(options.rules)
+    if given.get("place"):
+        given["gradients"] = _all_places(options) | {
+            name: getattr(rules, gradient, gradient) for name, gradient in options.place
+        }
+    function = getattr(saved_model, options.command.replace("-", "_"))
+    report = function(**{name: given[name] for name in inspect.signature(function).parameters})
+    return _print_output(options.command, str(report), f"'{report.target}' is written")
 
 
 def _rules(chosen: list[tuple[str, str, dict[str, float]]]) -> dict[Any, Any]:
@@ -114,22 +106,6 @@ def _rules(chosen: list[tuple[str, str, dict[str, float]]]) -> dict[Any, Any]:
         )
         for op_type, name, limit in chosen
     }
-
-
-def _add_gradients(options: argparse.Namespace) -> int:
-    names = ("signature", "of", "wrt", "name", "loss", "update", "lite", "flex", "check")
-    chosen = {name: getattr(options, name) for name in names}
-    report = saved_model.add_gradients(options.source, options.target, **chosen, rules=_rules(options.rule) or None)
-    return _print_output("add-gradients", str(report), f"'{report.target}' is written")
-
-
-def _adopt(options: argparse.Namespace) -> int:
-    gradients = options.gradients
-    if options.place:
-        gradients = {name: getattr(rules, gradient, gradient) for name, gradient in options.place}
-        gradients = {**_all_places(options), **gradients}
-    report = saved_model.adopt(options.source, options.target, gradients, check=options.check)
-    return _print_output("adopt", str(report), f"'{report.target}' is written")
 
 
 def _all_places(options: argparse.Namespace) -> dict[str, str]:

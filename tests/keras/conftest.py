@@ -1,10 +1,17 @@
-"""Fixtures of the tests of layers that recompute."""
+"""Fixtures of the tests with Keras."""
 
+import keras
 import pytest
 
 import tf_cg_ops as cg
 from tf_cg_ops._src.memory import replay
 from tf_cg_ops._src.rewrite import built_functions, traced_call
+
+
+@pytest.fixture
+def library():
+    """Keras 3. `test_tf_keras` runs rows of the same tests with tf_keras."""
+    return keras
 
 
 @pytest.fixture

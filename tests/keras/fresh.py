@@ -1,4 +1,4 @@
-"""Loads models in a process that has not made them: fresh.py LIBRARY FOLDER [MODULE].
+"""Loads models in a process that has not made them: fresh.py LIBRARY FOLDER MODULE.
 
 For each NAME.keras or NAME in the folder, a file or an exported model, it writes the value, the gradients of the inputs in
 NAME.npz and of the weights, to NAME.found.npz. MODULE registers the functions of the models.
@@ -13,9 +13,8 @@ import tensorflow as tf
 
 import tf_cg_ops
 
-name, folder, *modules = sys.argv[1:]
-for module in modules:
-    importlib.import_module(module)
+name, folder, module = sys.argv[1:]
+importlib.import_module(module)
 if name == "tf_keras":
     import tf_cg_ops.layers.tf_keras  # noqa: F401
 library = importlib.import_module(name)

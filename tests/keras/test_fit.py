@@ -7,9 +7,18 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras
 
-from ..support.keras_models import FIT, TARGET, UNITS, assert_equal, fitted, layers_of, network, policy
+from ..support.keras_models import (
+    FIT,
+    TARGET,
+    UNITS,
+    assert_equal,
+    fitted,
+    layers_of,
+    network,
+    policy,
+    saved_and_loaded,
+)
 from ..support.tensors import pairs
 
 MASKED = np.random.default_rng(2).normal(size=[4, 5, 3]).astype(np.float32)
@@ -51,7 +60,7 @@ def sequences(library, wrap):
     h = wrap(layers.GRU(4, return_sequences=True, name="first", **random[0]))(h)
     h = wrap(library.Sequential([layers.Dense(4), layers.Activation("tanh")]))(h)
     h = wrap(layers.MultiHeadAttention(2, 4, name="second", **random[1]))(h, h)
-    return library.Model(x, layers.LSTM(2)(h))
+    return library.Model(x, layers.GlobalAveragePooling1D()(h))
 
 
 # For each name what makes the model, given what wraps its layers, and the inputs.
@@ -90,35 +99,20 @@ def test_fit_with_recompute_is_that_of_the_plain_model(name, mode, library):
     assert_equal(found, trained(library, name, mode), 1e-3, 1e-4)
 
 
-def test_mixed_precision_with_loss_scaling(library):
+@pytest.mark.parametrize("mode", ["jit"])
+def test_mixed_precision_with_loss_scaling(mode, library):
     with policy(library, "mixed_float16"):
-        found = trained(library, "block", "jit", layers_of(library).Recompute)
-        assert_equal(found, trained(library, "block", "jit"), 1e-2, 1e-3)
-
-
-def test_autograph_translates_the_layer_as_without_recomputation():
-    class Branching(tf_keras.layers.Layer):
-        def call(self, x):
-            if tf.reduce_sum(x) > 0.0:
-                x = 2.0 * x
-            return x
-
-    found = []
-    for wrap in (layers_of(tf_keras).Recompute, lambda layer: layer):
-        tf_keras.utils.set_random_seed(1)
-        model = tf_keras.Sequential([tf_keras.layers.Dense(2), wrap(Branching()), tf_keras.layers.Dense(1)])
-        found.append(fitted(model, UNITS, UNITS[:, :1], "graph"))
-    assert_equal(*found)
+        found = trained(library, "block", mode, layers_of(library).Recompute)
+        assert_equal(found, trained(library, "block", mode), 1e-2, 1e-3)
 
 
 @pytest.mark.parametrize(
     ("name", "mode", "scopes"),
     [
-        ("branches", "eager", ["full", "activations", "list_of_layers", "none"]),
+        ("branches", "eager", ["full", "none"]),
         ("branches", "graph", ["activations", "list_of_layers"]),
         ("branches", "jit", ["full"]),
         ("block", "jit", ["larger_than"]),
-        ("sequences", "eager", ["list_of_layers"]),
         ("sequences", "graph", ["full"]),
     ],
 )
@@ -131,37 +125,8 @@ def test_fit_in_a_scope_is_that_of_the_plain_model(name, mode, scopes, remat, tr
         traces.clear()
 
 
-def residual_network(library):
-    """Convolutions with batch normalization; Keras 3 has dropout with seeds, too."""
-    layers = library.layers
-    x = library.Input([8, 8, 3])
-    h = layers.Conv2D(4, 3, padding="same")(x)
-    for seed in range(3):
-        branch = layers.Conv2D(4, 1)(layers.ReLU()(layers.BatchNormalization()(h)))
-        h = layers.Add()([h, layers.Dropout(0.3, seed=seed)(branch) if library is keras else branch])
-    return library.Model(x, layers.Dense(1)(layers.GlobalAveragePooling2D()(h)))
-
-
-def test_a_model_within_a_memory_is_trained_as_without(library, tmp_path):
-    images = np.random.default_rng(2).normal(size=[40, 8, 8, 3]).astype(np.float32)
-    results = []
-    for wrap in (lambda model: model, functools.partial(layers_of(library).Recompute, memory=0.9)):
-        library.utils.set_random_seed(1)
-        x = library.Input([8, 8, 3])
-        model = library.Model(x, wrap(residual_network(library))(x))
-        model.compile("sgd", "mse", jit_compile=library is keras)
-        library.utils.set_random_seed(2)
-        history = model.fit(images, images[:, 0, 0, :1], batch_size=8, epochs=2, verbose=0, shuffle=False)
-        results.append([*map(np.array, history.history["loss"]), *(w.numpy() for w in model.trainable_weights)])
-    assert_equal(*results, rtol=1e-3, atol=1e-4)  # TensorFlow fuses other convolutions.
-    model.save(tmp_path / "model.keras")
-    loaded = library.models.load_model(tmp_path / "model.keras")
-    assert loaded.layers[-1].get_config()["memory"] == 0.9
-    np.testing.assert_array_equal(loaded(images), model(images))
-
-
-@pytest.mark.parametrize(("memory", "mode"), [("auto", "graph"), ("auto", "jit"), (0.6, "graph")])
-def test_fit_with_a_smaller_last_batch_is_that_of_the_plain_model(memory, mode, library):
+@pytest.mark.parametrize(("memory", "mode"), [("auto", "jit"), (0.6, "graph")])
+def test_fit_with_a_smaller_last_batch_is_that_of_the_plain_model(memory, mode, library, tmp_path):
     """Keras then traces with a batch of unknown size. For a large batch, cuts reach a share of 0.46."""
     found, layers = [], library.layers
     for wrap in (lambda model: model, functools.partial(layers_of(library).Recompute, memory=memory)):
@@ -171,7 +136,10 @@ def test_fit_with_a_smaller_last_batch_is_that_of_the_plain_model(memory, mode, 
         model = library.Sequential([*inputs, wrap(inner)])
         found.append(fitted(model, UNITS[:7], TARGET[:7], mode, epochs=3))  # In batches of 4 and 3.
     assert_equal(*found)
-    assert any(segment.is_recomputed for segment in model.layers[-1].plan(tf.TensorSpec([None, 3])).segments)
+    loaded = saved_and_loaded(library, model, tmp_path)
+    for each in (model, loaded):
+        assert any(s.is_recomputed for s in each.layers[-1].plan(tf.TensorSpec([None, 3])).segments)
+    assert_equal([loaded(UNITS)], [model(UNITS)])
 
 
 @pytest.mark.parametrize("metrics", [[], ["mae"]])

@@ -1,4 +1,4 @@
-"""Every public function on KerasTensors, the symbolic inputs of functional models, of Keras 3 and of tf_keras."""
+"""Every public function on KerasTensors, the symbolic inputs of functional models."""
 
 import collections
 import logging
@@ -14,7 +14,6 @@ import tf_cg_ops as cg
 
 from ..support.keras_models import (
     DY,
-    KERASES,
     UNITS,
     X,
     assert_equal,
@@ -35,7 +34,6 @@ from ..support.keras_models import (
 )
 from ..support.mode_table import fills
 from ..support.modes import RUNS
-from ..support.tensors import pairs
 
 # What the deep model holds.
 IN_THE_DEEP_MODEL = [
@@ -96,7 +94,7 @@ def assert_same(found, expected):
 @pytest.mark.core
 @pytest.mark.mode_table(feature="name", mode="functional")
 @pytest.mark.mode_table(feature="name", mode="keras_files")
-@pytest.mark.parametrize(("name", "library"), pairs(CALLS, KERASES), indirect=["library"])
+@pytest.mark.parametrize("name", CALLS)
 def test_a_functional_model_has_value_and_gradient_of_the_function(name, library, tmp_path):
     """Also when it is traced, saved and loaded, or cloned."""
     model = model_of(library, CALLS[name])
@@ -151,9 +149,7 @@ def test_fitting_under_xla_is_gradient_descent_and_says_nothing(jit_compile, cap
 
 @pytest.mark.core
 @fills("mixed_precision", *IN_THE_DEEP_MODEL)
-@pytest.mark.parametrize(
-    ("name", "library"), [("mixed_float16", "keras"), ("mixed_bfloat16", "tf_keras")], indirect=["library"]
-)
+@pytest.mark.parametrize("name", ["mixed_float16", "mixed_bfloat16"])
 def test_mixed_precision_and_loss_scaling(name, library):
     with policy(library, name):
         model = deep_model(library)
@@ -188,9 +184,7 @@ WITH_VALUES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("kind", "library"), [("ragged", "keras"), ("ragged", "tf_keras"), ("sparse", "keras")], indirect=["library"]
-)
+@pytest.mark.parametrize("kind", WITH_VALUES)
 def test_ragged_and_sparse_inputs(kind, library, tmp_path):
     model = model_of(library, doubled_inside, None if kind == "ragged" else 3, **{kind: True})
     assert library is tf_keras or getattr(model.output, kind)

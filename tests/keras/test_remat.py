@@ -56,20 +56,6 @@ def test_a_whole_model_is_planned(remat, monkeypatch):
     assert any(segment.is_recomputed for segment in plans[0].segments)
 
 
-def test_scopes_in_scopes(remat, traces):
-    with keras.RematScope("full"):
-        outer = keras.layers.Dense(3)
-        with keras.RematScope(None):
-            plain = keras.layers.Dense(3)
-        with keras.RematScope("list_of_layers", layer_names=["named"]):
-            named, other = keras.layers.Dense(3, name="named"), keras.layers.Dense(3, name="other")
-    found = []
-    for layer in (outer, plain, named, other):
-        value_and_gradients(layer, UNITS)
-        found.append(len(traces))
-    assert found == [1, 1, 2, 2]
-
-
 def test_functions_and_layers_that_keras_remat_decorates(remat):
     doubled = keras.remat(lambda x, scale=1.0: tf.sin(x) * scale)
     dense = keras.layers.Dense(2, activity_regularizer="l2")

@@ -73,16 +73,12 @@ def tanh_slope(x):
 
 # The arguments of the layer, and the derivative if it is not that of the surrogate's function.
 ARGUMENTS = {
-    "a function of TensorFlow": ((tf.round,), {}, np.ones_like),
-    "tf.nn": ((tf.nn.relu6,), {}, np.ones_like),
     "tf.math": ((tf.math.rint,), {}, np.ones_like),
     "decorated": ((cg.straight_through(tf.floor, "sigmoid"),), {}, np.ones_like),
     "gelu": (("sign", keras.activations.gelu), {}, None),
     "tanh": (("sign", keras.activations.tanh), {}, tanh_slope),
-    "the op tanh": ((tf.round, keras.ops.tanh), {}, tanh_slope),
     "the gelu of tf_keras": (("sign", tf_keras.activations.gelu), {}, None),
     "tanh of TensorFlow": (("sign",), {"surrogate": tf.tanh}, tanh_slope),
-    "a derivative": (("sign",), {"derivative": tf.tanh}, np.tanh),
     "a derivative of Keras": ((keras.ops.sign,), {"derivative": keras.ops.tanh}, np.tanh),
 }
 

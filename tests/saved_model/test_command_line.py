@@ -81,31 +81,24 @@ def test_the_package_as_a_program_does_the_same(tmp_path):
         "saved_model.strip: 'empty' must be a folder with saved_model.pb, got a folder without saved_model.pb. Pass the "
         "folder that tf.saved_model.save wrote.\n"
     )
-    for program in ("tf_cg_ops_cli", "tf_cg_ops"):
-        result = run(tmp_path, "strip", "empty", "target", program=program)
-        assert (result.returncode, result.stdout, result.stderr) == (1, "", said)
-    result = run(tmp_path, "srtip", program="tf_cg_ops")
-    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-
-
-WITHOUT_TENSORFLOW = "sys.modules['tensorflow'] = None"
+    result = run(tmp_path, "strip", "empty", "target", program="tf_cg_ops")
+    assert (result.returncode, result.stdout, result.stderr) == (1, "", said)
 
 
 @pytest.mark.parametrize(
-    "arguments", [["inspect"], ["audit"], ["strip", "target"], ["compare", "other"]], ids=lambda a: a[0]
+    ("command", "got"),
+    [
+        ("strip missing target", "a path that does not exist"),
+        ("audit file", "a file"),
+        ("compare file other", "a file"),
+    ],
 )
-def test_a_folder_that_is_not_there_is_noticed_before_tensorflow_is_imported(arguments, tmp_path):
-    result = run(tmp_path, arguments[0], first=WITHOUT_TENSORFLOW)
-    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+def test_a_folder_that_is_not_there_is_noticed_before_tensorflow_is_imported(command, got, tmp_path):
     (tmp_path / "file").touch()
-    for path, got in (("missing", "a path that does not exist"), ("file", "a file")):
-        command, *rest = arguments
-        result = run(tmp_path, command, path, *rest, first=WITHOUT_TENSORFLOW)
-        assert (result.returncode, result.stdout, result.stderr) == (
-            1,
-            "",
-            f"tf-cg-ops {command}: '{path}' must be a folder that tf.saved_model.save wrote, got {got}.\n",
-        )
+    name, path, *_ = command.split()
+    result = run(tmp_path, *command.split(), first="sys.modules['tensorflow'] = None")
+    said = f"tf-cg-ops {name}: '{path}' must be a folder that tf.saved_model.save wrote, got {got}.\n"
+    assert (result.returncode, result.stdout, result.stderr) == (1, "", said)
 
 
 RULE = (
@@ -366,26 +359,26 @@ def test_files_in_the_way_are_reported_in_one_line(model, tmp_path, capsys):
     assert err.endswith("\n" + REPORTS.format("audit", "Is a directory", tmp_path))
 
 
-def test_a_full_standard_output_is_told_from_a_failure(model, tmp_path):
-    full = "import os\nos.dup2(os.open('/dev/full', os.O_WRONLY), 1)"
-    for arguments, rest in (
-        (["strip", model, "target"], "'target' is written"),
-        (["inspect", model], "the model was not changed"),
-    ):
-        result = run(tmp_path, *arguments, first=full)
-        assert result.returncode == 1
-        assert result.stderr.splitlines()[-1] == (
-            f"tf-cg-ops {arguments[0]}: the output cannot be printed: No space left on device. Redirect it to another "
-            f"place; {rest}."
-        )
-    assert (tmp_path / "target").is_dir()
+FULL = "import os\nos.dup2(os.open('/dev/full', os.O_WRONLY), 1)"
+CLOSED = "import os\nreading, writing = os.pipe()\nos.close(reading)\nos.dup2(writing, 1)"
+NOT_PRINTED = "tf-cg-ops {}: the output cannot be printed: No space left on device. Redirect it to another place; {}.\n"
 
 
-def test_a_reader_that_stops_is_not_a_failure(model, tmp_path):
-    closed = "import os\nreading, writing = os.pipe()\nos.close(reading)\nos.dup2(writing, 1)"
-    result = run(tmp_path, "strip", model, "target", first=closed)
-    assert (result.returncode, result.stderr) == (0, "")
-    assert (tmp_path / "target").is_dir()
+@pytest.mark.parametrize(
+    ("command", "first", "status", "said"),
+    [
+        ("strip", FULL, 1, NOT_PRINTED.format("strip", "'target' is written")),
+        ("inspect", FULL, 1, NOT_PRINTED.format("inspect", "the model was not changed")),
+        ("strip", CLOSED, 0, ""),
+    ],
+    ids=["strip, full", "inspect, full", "strip, closed"],
+)
+def test_a_full_output_is_told_from_a_failure_and_a_reader_that_stops_is_none(
+    command, first, status, said, model, tmp_path
+):
+    result = run(tmp_path, command, model, *(["target"] if command == "strip" else []), first=first)
+    assert (result.returncode, result.stderr) == (status, said)
+    assert (tmp_path / "target").is_dir() == (command == "strip")
 
 
 INTERRUPTED = "tf-cg-ops strip: interrupted by {}. Run it again; no half-written target is left."

@@ -30,6 +30,8 @@ def explains(api: str, advice: str = "") -> Callable[[Function], Function]:
                 check_fits(api, function, args, kwargs, advice)
                 raise
 
+        # Keras reads the signature of a layer's `__init__`, and does not follow `__wrapped__`.
+        wrapper.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
         return wrapper  # type: ignore[return-value]
 
     return decorate

@@ -148,7 +148,7 @@ class Decoration:
 
     api: str
     function: Callable[..., Any]
-    run: Callable[..., Any]
+    run: Any  # A function, or an object that is called like one.
     options: dict[str, Any] | None
     place: tuple[str, str]
     owners: tuple[type, ...] = ()
@@ -165,18 +165,6 @@ class Decoration:
             return self.run(function, args, kwargs)
         finally:
             statuses.pop()
-
-
-class _NoPlan:
-    """The attribute `plan` of a function without one, which explains itself. A `plan` of the user's function stays."""
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        if instance is None:
-            raise AttributeError("plan")
-        raise AttributeError(
-            f"{instance.__tf_cg_ops__().api}: '{text.name_of(instance)}' has no plan. plan needs memory=: write "
-            "tf_cg_ops.recompute_grad(f, memory='auto')."
-        )
 
 
 # Otherwise AutoGraph would follow __wrapped__ and call the function without its gradient.
@@ -203,8 +191,6 @@ class CustomGradient:
         def record() -> Decoration:
             return decoration
 
-        # Without globals, all of which dill would store.
-        record = types.FunctionType(record.__code__, {}, _RECORD, None, record.__closure__)
         self.__tf_cg_ops__ = record
         self.__dict__ = record.__dict__  # A pickler that stores the record by its code stores the attributes with it.
         if isinstance(function, (types.FunctionType, types.MethodType, CustomGradient)):
@@ -240,8 +226,6 @@ class CustomGradient:
 
     def __set_name__(self, owner: type, name: str) -> None:
         decoration = self.__tf_cg_ops__()
-        if decoration is None:  # dill makes the class again before it restores the record, which has the class already.
-            return
         if not decoration.owners:
             decoration.place = owner.__module__, f"{owner.__qualname__}.{name}"
         decoration.owners += (owner,)
@@ -255,27 +239,29 @@ class CustomGradient:
         """The name that TensorFlow's decorators have for `__wrapped__`."""
         return self.__tf_cg_ops__().function
 
-    @property
-    def defvjp(self) -> Any:
-        """Raises AttributeError, because JAX's `defvjp` sets both passes of a function."""
-        raise AttributeError(
-            f"{self.__tf_cg_ops__().api}: '{text.name_of(self)}' has no defvjp as in JAX. Write "
-            "tf_cg_ops.custom_vjp(forward, backward), which takes both passes at once."
-        )
-
-    plan: Any = _NoPlan()
-
     def __getattr__(self, name: str) -> Any:
-        """Raises AttributeError, with help for what a recomputed Keras model has and a function has not."""
-        if not name.startswith("_") and (decoration := self.__tf_cg_ops__()).api == "recompute_grad":
-            for keras in (module.keras for module in registration.loaded_modules()):
-                if isinstance(decoration.function, keras.Model) and hasattr(keras.Model, name):
-                    layers = "tf_cg_ops.layers" + ".tf_keras" * (keras.__name__ == "tf_keras")
-                    raise AttributeError(
-                        f"recompute_grad: a function has no '{name}'. Write model = {keras.__name__}.Sequential("
-                        f"[{layers}.Recompute(model, memory='auto')]), then model.{name}."
-                    )
-        return self.__getattribute__(name)  # Raises the error again, which can be a property's own.
+        """Raises AttributeError, with help for what a function of JAX has, or a recomputed model or function."""
+        if name.startswith("_"):
+            return self.__getattribute__(name)  # Raises the error again, which can be a property's own.
+        decoration = self.__tf_cg_ops__()
+        api, shown = decoration.api, text.name_of(self)
+        if name == "defvjp":
+            raise AttributeError(
+                f"{api}: '{shown}' has no defvjp as in JAX. Write tf_cg_ops.custom_vjp(forward, backward), which takes "
+                "both passes at once."
+            )
+        if name == "plan":
+            raise AttributeError(
+                f"{api}: '{shown}' has no plan. plan needs memory=: write tf_cg_ops.recompute_grad(f, memory='auto')."
+            )
+        for keras in (module.keras for module in registration.loaded_modules()) if api == "recompute_grad" else ():
+            if isinstance(decoration.function, keras.Model) and hasattr(keras.Model, name):
+                layers = "tf_cg_ops.layers" + ".tf_keras" * (keras.__name__ == "tf_keras")
+                raise AttributeError(
+                    f"recompute_grad: a function has no '{name}'. Write model = {keras.__name__}.Sequential("
+                    f"[{layers}.Recompute(model, memory='auto')]), then model.{name}."
+                )
+        return self.__getattribute__(name)
 
     def __repr__(self) -> str:
         return f"<{self.__tf_cg_ops__().api} of {self.__qualname__} at {id(self):#x}>"

@@ -1,11 +1,8 @@
 """The Keras layers: written once, in `identity.py` and `recompute.py`, and made into classes of each Keras here."""
 
 import functools
-import inspect
 from typing import Any
 
-from tf_cg_ops._src.core import misplaced_calls
-from tf_cg_ops._src.core.signature import without_annotations
 from tf_cg_ops._src.keras import registration
 from tf_cg_ops._src.layers import identity, recompute
 
@@ -31,28 +28,8 @@ def layers_of(package: str) -> list[Any]:
     for layer in _LAYERS:
         bases = wrapper if layer is recompute.Recompute else (layer, keras.layers.Layer)
         # Documentation tools read `__doc__`, which classes do not inherit. Files and pickles name the module.
-        names = {"__doc__": layer.__doc__, "__module__": module, "keras": keras, "__init__": _explained(layer)}
-        made.append(type(layer.__name__, bases, names))
+        made.append(type(layer.__name__, bases, {"__doc__": layer.__doc__, "__module__": module, "keras": keras}))
     return list(map(keras.saving.register_keras_serializable(registration.PACKAGE), made))
-
-
-def _explained(layer: Any) -> Any:
-    """The `__init__` of a layer: if a call does not fit it, the error shows the right one."""
-    signature = inspect.signature(layer.__init__)
-    api = f"layers.{layer.__name__}"
-    shown = without_annotations(inspect.Signature(list(signature.parameters.values())[1:]))
-    advice = getattr(layer, "advice", f"Write layer = {api}{shown}, then layer(x).")
-
-    @functools.wraps(layer.__init__)
-    def init(self: Any, /, *args: Any, **kwargs: Any) -> None:
-        try:
-            layer.__init__(self, *args, **kwargs)
-        except TypeError:
-            misplaced_calls.check_fits(api, layer.__init__, (self, *args), kwargs, advice)
-            raise
-
-    init.__signature__ = signature  # type: ignore[attr-defined]  # Keras reads it, and does not follow __wrapped__.
-    return init
 
 
 def register_with_loaded_keras() -> None:

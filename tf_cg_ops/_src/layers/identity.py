@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import text
+from tf_cg_ops._src.core import misplaced_calls, text
 from tf_cg_ops._src.core.convert import to_axis, to_bool, to_real
 from tf_cg_ops._src.core.types import Axis, Structure, TensorLike
 from tf_cg_ops._src.embed_gradient.api import embed
@@ -26,6 +25,7 @@ _Base: Any = object  # In each class, a Keras layer follows it.
 class _Layer(_Base):
     """The base of all layers: passes masks through, and saves its arguments."""
 
+    keras: Any  # The package.
     _api: str  # The name of the layer in messages.
 
     def __init__(self, arguments: dict[str, Any], **kwargs: Any) -> None:
@@ -50,14 +50,7 @@ class _Layer(_Base):
                 f"{self._api}: loss_scale must be a number or a function to be saved, got {text.describe(value)}. "
                 "Pass a function that returns it, registered with @keras.saving.register_keras_serializable()."
             )
-        if tf.is_tensor(value) or hasattr(value, "assign"):
-            value = tf.get_static_value(tf.convert_to_tensor(value))
-            if value is None:
-                raise ValueError(
-                    f"{self._api}: {name} must be a number or a Variable to be saved, got a Tensor of a graph. Pass "
-                    "the Tensor with each call, or assign its value to a Variable."
-                )
-        return np.asarray(value).tolist()
+        return np.asarray(tf.convert_to_tensor(value) if hasattr(value, "assign") else value).tolist()
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
@@ -99,6 +92,7 @@ class EmbedGradient(_Layer):
 
     _api = "layers.EmbedGradient"
 
+    @misplaced_calls.explains(_api, "Write layer = layers.EmbedGradient(axis=()), then layer([fx, gx, x]).")
     def __init__(self, *, axis: Axis = (), fx_gx_manually_stopped: bool = False, **kwargs: Any) -> None:
         stopped = to_bool(self._api, "fx_gx_manually_stopped", fx_gx_manually_stopped)
         super().__init__({"axis": to_axis(self._api, axis), "fx_gx_manually_stopped": stopped}, **kwargs)
@@ -131,43 +125,43 @@ def _three(inputs: Any) -> Sequence[Any]:
 
 
 class _WithNumber(_Layer):
-    """The base of the layers with a factor or limit that can change without retracing."""
-
-    _number: Any  # A weight of the layer, a Variable or a Tensor.
+    """The base of the layers with a factor or limit. A Variable holds it, so it can change without retracing."""
 
     def _set_number(self, name: str, value: Any) -> None:
-        """Turns a number or an array into a weight; keeps a Variable or a Tensor as it is."""
+        """Turns a number or an array into a weight; keeps a Variable as it is."""
         if getattr(value, "trainable", False):
             raise ValueError(
                 f"{self._api}: {name} must be a number or a Variable that is not trainable, got a trainable one, "
                 "which would have no gradient. Make it with trainable=False."
             )
         self._number = value
-        static_value = None if hasattr(value, "assign") else tf.get_static_value(tf.convert_to_tensor(value))
-        if static_value is None:
+        if hasattr(value, "assign"):
             return
-        # For a Python number, `static_value` would be rounded to float32.
-        start = np.asarray(static_value if tf.is_tensor(value) else value, np.float64)
+        # For a Python number, a Tensor's value would be rounded to float32.
+        start = tf.get_static_value(value) if tf.is_tensor(value) else value
+        if start is None:
+            raise ValueError(
+                f"{self._api}: {name} must be a number or a Variable, got a Tensor of a graph. Assign its value to a "
+                "Variable."
+            )
+        start = np.asarray(start, np.float64)
         self._arguments()[name] = start.tolist()  # A file has its present value among the weights.
-        is_keras3 = "autocast" in inspect.signature(self.add_weight).parameters
         self._number = self.add_weight(
             name=name,
             shape=start.shape,
             initializer=lambda shape, dtype=None, **_: tf.constant(start, dtype),
             trainable=False,
             # Otherwise mixed precision casts the weight to 16 bits, where a large limit becomes infinite.
-            **{"autocast" if is_keras3 else "experimental_autocast": False},
+            **{"autocast" if self.keras.__name__ == "keras" else "experimental_autocast": False},
         )
 
     def save_own_variables(self, store: Any) -> None:
         """Saves the value of the weight or Variable. The layer that loads it has a weight."""
-        if hasattr(self._number, "assign"):
-            store["0"] = np.asarray(tf.convert_to_tensor(self._number))
+        store["0"] = np.asarray(tf.convert_to_tensor(self._number))
 
     def load_own_variables(self, store: Any) -> None:
         """Assigns the saved number."""
-        if hasattr(self._number, "assign") and "0" in store:
-            self._number.assign(np.asarray(store["0"]))
+        self._number.assign(np.asarray(store["0"]))
 
 
 class _GradientFactor(_WithNumber):
@@ -185,14 +179,9 @@ class _GradientFactor(_WithNumber):
         return scaled(self._api, inputs, self._number if factor is None else factor, self._reverse)
 
     @property
-    def factor(self) -> TensorLike:
-        """The weight, Variable or Tensor that holds the factor. An assigned number takes effect at once."""
+    def factor(self) -> Any:
+        """The Variable that holds the factor."""
         return self._number
-
-    @factor.setter
-    def factor(self, value: TensorLike) -> None:
-        to_real(self._api, "factor", value, tf.float32)
-        self._number.assign(value)
 
 
 class ReverseGradient(_GradientFactor):
@@ -211,14 +200,14 @@ class ReverseGradient(_GradientFactor):
     Put it between features and a domain classifier: the classifier learns to tell the domains apart, and in the same
     step the features learn to hide them.
 
-    You can change the factor without retracing: assign to `layer.factor`, make the layer with a Variable or a Tensor,
-    or pass a factor with each call. A number becomes a weight that is not trained, but saved with the other weights.
-    After loading, the layer has a weight of its own instead of your Variable.
+    You can change the factor without retracing: write `layer.factor.assign(2.0)`, make the layer with your own
+    Variable, or pass a factor with each call. A number becomes a weight that is not trained, but saved with the other
+    weights. After loading, the layer has a weight of its own instead of your Variable.
 
     It is `tf_cg_ops.reverse_gradient` as a layer, with the same formula, shapes and errors.
 
     Args:
-      factor: A number, an array that broadcasts to the input, a Variable with `trainable=False`, or a Tensor.
+      factor: A number, an array that broadcasts to the input, or a Variable with `trainable=False`.
       **kwargs: Arguments of every layer: `name`, `dtype`.
 
     Call arguments:
@@ -230,6 +219,7 @@ class ReverseGradient(_GradientFactor):
 
     _api, _reverse = "layers.ReverseGradient", True
 
+    @misplaced_calls.explains(_api, "Write layer = layers.ReverseGradient(factor=1.0, **kwargs), then layer(x).")
     def __init__(self, factor: TensorLike = 1.0, **kwargs: Any) -> None:
         super().__init__(factor, **kwargs)
 
@@ -251,7 +241,7 @@ class ScaleGradient(_GradientFactor):
     in `ReverseGradient`.
 
     Args:
-      factor: A number, an array that broadcasts to the input, a Variable with `trainable=False`, or a Tensor.
+      factor: A number, an array that broadcasts to the input, or a Variable with `trainable=False`.
       **kwargs: Arguments of every layer: `name`, `dtype`.
 
     Call arguments:
@@ -261,7 +251,7 @@ class ScaleGradient(_GradientFactor):
 
     _api, _reverse = "layers.ScaleGradient", False
 
-    # So that Python's message for a missing factor names this class.
+    @misplaced_calls.explains(_api, "Write layer = layers.ScaleGradient(factor, **kwargs), then layer(x).")
     def __init__(self, factor: TensorLike, **kwargs: Any) -> None:
         super().__init__(factor, **kwargs)
 
@@ -280,7 +270,7 @@ class ClipGradient(_WithNumber):
     [1.5, -2.0]
 
     It is `tf_cg_ops.clip_gradient` as a layer, with the same formula, shapes and errors. To change the limit without
-    retracing, assign to `layer.limit`. An optimizer's `clipnorm` clips the gradients of weights instead.
+    retracing, write `layer.limit.assign(2.0)`. An optimizer's `clipnorm` clips the gradients of weights instead.
 
     **Under `mixed_float16`, pass the optimizer as `loss_scale`.** Keras multiplies the loss by some 32,768 there, and
     without `loss_scale` the layer clips the gradient of that loss, so almost nothing of it is left:
@@ -292,7 +282,7 @@ class ClipGradient(_WithNumber):
     Compile the model with the same optimizer.
 
     Args:
-      value: The limit for each element: a number, a Variable with `trainable=False`, or a Tensor.
+      value: The limit for each element: a number or a Variable with `trainable=False`.
       norm: The limit for the norm of each Tensor's gradient, given like `value`.
       global_norm: The limit for the norm over the gradients of all inputs, given like `value`.
       axis: With `norm`: the dimensions over which each norm is taken.
@@ -305,8 +295,8 @@ class ClipGradient(_WithNumber):
     """
 
     _api = "layers.ClipGradient"
-    advice = "Name the limit, as in layers.ClipGradient(norm=1.0)."
 
+    @misplaced_calls.explains(_api, "Name the limit, as in layers.ClipGradient(norm=1.0).")
     def __init__(
         self,
         *,
@@ -324,14 +314,9 @@ class ClipGradient(_WithNumber):
         self._set_number(name, limit)
 
     @property
-    def limit(self) -> TensorLike:
-        """The weight, Variable or Tensor that holds the limit. An assigned number takes effect at once."""
+    def limit(self) -> Any:
+        """The Variable that holds the limit."""
         return self._number
-
-    @limit.setter
-    def limit(self, value: TensorLike) -> None:
-        to_limit(self._api, self._mode, value)
-        self._number.assign(value)
 
     def call(self, inputs: Structure) -> Structure:
         """Returns the inputs."""
@@ -372,8 +357,8 @@ class WatchGradient(_Layer):
     """
 
     _api = "layers.WatchGradient"
-    advice = "Name the options, as in layers.WatchGradient(check_numerics=True, name='hidden')."
 
+    @misplaced_calls.explains(_api, "Name the options, as in layers.WatchGradient(check_numerics=True, name='hidden').")
     def __init__(
         self,
         *,
@@ -434,6 +419,7 @@ class StraightThrough(_Layer):
 
     _api = "layers.StraightThrough"
 
+    @misplaced_calls.explains(_api, "Write layer = layers.StraightThrough(f, surrogate), then layer(x).")
     def __init__(
         self,
         f: str | Callable[[tf.Tensor], TensorLike],

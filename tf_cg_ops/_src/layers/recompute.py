@@ -23,7 +23,10 @@ Layer: TypeAlias = Any  # A layer of either Keras, neither of which is imported 
 
 
 class _CallOfTheLayer:
-    """`call` with the signature of the wrapped layer, where Keras looks for `training`, masks and names."""
+    """`call` with the signature of the wrapped layer, where Keras looks for `training`, masks and names.
+
+    Not a property, because tf_keras assigns another `call` when it loads a SavedModel.
+    """
 
     def __get__(self, wrapper: Any, owner: Any = None) -> Any:
         @tf_internal.autograph_artifact
@@ -89,6 +92,7 @@ class Recompute:
 
     call = _CallOfTheLayer()
 
+    @misplaced_calls.explains(_API, "Write layer = layers.Recompute(inner), then layer(x).")
     def __init__(
         self,
         layer: Layer,
