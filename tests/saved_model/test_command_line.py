@@ -88,24 +88,35 @@ def test_the_package_as_a_program_does_the_same(tmp_path):
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
 
 
-WITHOUT_TENSORFLOW = "sys.modules['tensorflow'] = None"
+# Runs commands one after the other, and prints their statuses and what they print.
+WITHOUT_TENSORFLOW = """
+import contextlib, io, json, sys
+sys.modules["tensorflow"] = None
+import tf_cg_ops_cli
+found = []
+for sys.argv[1:] in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as errors:
+        try:
+            status = tf_cg_ops_cli.main()
+        except SystemExit as error:
+            status = error.code
+    found.append([status, out.getvalue(), errors.getvalue()])
+print(json.dumps(found))
+"""
 
 
-@pytest.mark.parametrize(
-    "arguments", [["inspect"], ["audit"], ["strip", "target"], ["compare", "other"]], ids=lambda a: a[0]
-)
-def test_a_folder_that_is_not_there_is_noticed_before_tensorflow_is_imported(arguments, tmp_path):
-    result = run(tmp_path, arguments[0], first=WITHOUT_TENSORFLOW)
-    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+def test_a_folder_that_is_not_there_is_noticed_before_tensorflow_is_imported(tmp_path):
     (tmp_path / "file").touch()
-    for path, got in (("missing", "a path that does not exist"), ("file", "a file")):
-        command, *rest = arguments
-        result = run(tmp_path, command, path, *rest, first=WITHOUT_TENSORFLOW)
-        assert (result.returncode, result.stdout, result.stderr) == (
-            1,
-            "",
-            f"tf-cg-ops {command}: '{path}' must be a folder that tf.saved_model.save wrote, got {got}.\n",
-        )
+    commands, expected = [], []
+    for command, *rest in (["inspect"], ["audit"], ["strip", "target"], ["compare", "other"]):
+        for path, got in (("missing", "a path that does not exist"), ("file", "a file")):
+            commands.append([command, path, *rest])
+            said = f"tf-cg-ops {command}: '{path}' must be a folder that tf.saved_model.save wrote, got {got}.\n"
+            expected.append([1, "", said])
+    commands.append(["inspect"])
+    *found, (status, _, wrong) = json.loads(run_python(WITHOUT_TENSORFLOW, json.dumps(commands), cwd=tmp_path).stdout)
+    assert found == expected
+    assert (status, wrong.count("\n")) == (2, 1)
 
 
 RULE = (

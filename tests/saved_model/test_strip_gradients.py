@@ -135,8 +135,8 @@ def stripped(tmp_path_factory):
     step = tf.function(module.step).get_concrete_function(**dict.fromkeys(XS | DYS, spec))
     tf.saved_model.save(module, folder / "source", signatures={"serving_default": values, "step": step})
     of = [f"y_{name}" for name in CASES]
-    cg.saved_model.add_gradients(folder / "source", folder / "added", of=of, wrt=[*XS, "variables"])
-    strip(folder / "added", folder / "target")
+    cg.saved_model.add_gradients(folder / "source", folder / "added", of=of, wrt=[*XS, "variables"], check=False)
+    strip(folder / "added", folder / "target", check=False)
     return folder / "target"
 
 
