@@ -18,7 +18,7 @@ from ..support import reference
 
 @pytest.mark.parametrize(
     ("subject", "examples", "seed"),
-    [("raw", 150, 2), ("raw", 75, 3), ("differential", 50, 2), ("saved_models", 25, 2), ("plans", 5, 2)],
+    [("raw", 150, 2), ("raw", 75, 3), ("differential", 50, 2), ("saved_models", 25, 2), ("plans", 4, 2)],
     ids=["raw", "raw_without_passes", "differential", "saved_models", "plans"],
 )
 def test_a_short_run_finds_nothing(subject, examples, seed):

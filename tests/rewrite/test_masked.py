@@ -167,9 +167,13 @@ def test_in_each_mode(name, mode):
 
 
 def test_after_a_reload(tmp_path):
-    names = ["log", "x ** y", "atan2", "broadcast factor"]
-    modes = ["eager", "traced", "jit"]
-    for name in names:
-        found = orders_in_a_fresh_process({name: (masked(name), modes)}, plain(name)[1], DY, tmp_path)
-        for mode in modes:
-            assert_orders(found[name][mode], expected(name))
+    """Several examples, each for its part of x."""
+    names, modes = ["log", "x ** y", "atan2", "broadcast factor"], ["eager", "traced", "jit"]
+
+    def function(x):
+        return tf.concat([masked(name)(part) for name, part in zip(names, tf.split(x, len(names)), strict=True)], 0)
+
+    x, dy = np.concatenate([plain(name)[1] for name in names]), np.tile(DY, len(names))
+    found = orders_in_a_fresh_process({"all": (function, modes)}, x, dy, tmp_path)["all"]
+    for mode in modes:
+        assert_orders(found[mode], [np.concatenate(parts) for parts in zip(*map(expected, names), strict=True)])
