@@ -37,8 +37,9 @@ demo: $(LIBRARY) ## show the library at work, with figures
 # The tiers of tests: pyproject.toml says what the marks mean, tests/README.md what belongs to each.
 #
 # Each worker gets whole files, because the tests of a file share their set-up. The slowest files come first: see
-# tests/conftest.py. A worker that crashes ends the run.
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+# tests/conftest.py. A worker that crashes ends the run. The slowest tests are shown, so that one that takes long is seen.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
+          --durations 20 --durations-min 2
 
 # Collecting only these files takes half as long, in each worker.
 CORE := $(shell grep -rl 'mark\.core' tests --include='test_*.py')

@@ -23,10 +23,17 @@ SLOWEST = (
     "ready_made/test_implicit.py",
     "testing/test_audit.py",
     "docs/test_pages.py",
-    "docs/test_examples.py",
-    "docs/test_site.py",
+    "rewrite/test_masked.py",
+    "saved_model/test_add_gradients.py",
     "memory/test_scan.py",
     "memory/test_while_loop.py",
+    "graph/test_vectorized_map.py",
+    "graph/test_forward_mode.py",
+    "rewrite/test_masked_ops.py",
+    "qa/test_fuzz.py",
+    "saved_model/test_command_line.py",
+    "saved_model/test_lite_ops.py",
+    "docs/test_site.py",
 )
 # Bytes for each worker: it uses 2.5 GB after all tests, and the processes that a test starts use up to 1 GB together.
 MEMORY = 3.5e9

@@ -13,8 +13,11 @@ from ..support.processes import run_python, run_script
 from ..support.sources import ROOT, source_files
 
 EXAMPLES = ROOT / "examples"
-# Those that train longest, up to minutes, run with the slow tests.
+# Those that train longest, up to minutes, run with the slow tests. The quickstart trains a binary net, too, and
+# saved_model/test_lite.py trains in LiteRT.
 SLOW = (
+    "binary_net",
+    "lite_training",
     "long_sequence",
     "neural_ode",
     "saliency_maps",

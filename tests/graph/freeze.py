@@ -1,5 +1,6 @@
-"""Freezes functions in PLACE to files, or runs these files: freeze.py PLACE FOLDER, freeze.py run FOLDER."""
+"""Freezes functions to files, or runs these files: freeze.py freeze FOLDER, freeze.py run FOLDER."""
 
+import itertools
 import json
 import pathlib
 import sys
@@ -62,19 +63,25 @@ def value_and_gradient(f):
     return y.numpy().tolist(), tape.gradient(y, x, output_gradients=tf.constant(DY)).numpy().tolist()
 
 
-def freeze_all(place, folder):
+# In turn.
+OPTIONS = {
+    "plain": [{"lower_control_flow": False}, {}, {"aggressive_inlining": True}],
+    "loop": [{"lower_control_flow": False}, {}],
+}
+
+
+def freeze_all(folder):
     found = {}
-    every = [{"lower_control_flow": False}, {}, {"aggressive_inlining": True}]
-    for i, (name, f) in enumerate(functions().items()):
-        for options in every if place == "plain" else [every[i % 2]]:
-            frozen = freeze(tf.function(PLACES[place](f)).get_concrete_function(tf.TensorSpec([2])), **options)
+    for place, around in PLACES.items():
+        for (name, f), options in zip(functions().items(), itertools.cycle(OPTIONS[place]), strict=False):
+            frozen = freeze(tf.function(around(f)).get_concrete_function(tf.TensorSpec([2])), **options)
             definition = frozen.graph.as_graph_def()
             assert not any(node.op in ("ReadVariableOp", "VarHandleOp") for node in definition.node)
-            key = " ".join([name, *options])
+            key = " ".join([name, place])
             (folder / key).write_bytes(definition.SerializeToString())
             # TensorFlow does not differentiate loops and conditionals that freezing has lowered.
             lowered = "lower_control_flow" not in options and any(node.op == "Merge" for node in definition.node)
-            expected = value_and_gradient(tf.function(PLACES[place](f)))
+            expected = value_and_gradient(tf.function(around(f)))
             found[key] = expected[: 1 if lowered else 2], [t.name for t in (*frozen.inputs, *frozen.outputs)]
     (folder / "expected.json").write_text(json.dumps(found))
     print(len(found))
@@ -94,9 +101,4 @@ def run_all(folder):
     print("right")
 
 
-def main(place, folder):
-    folder = pathlib.Path(folder)
-    run_all(folder) if place == "run" else freeze_all(place, folder)
-
-
-main(*sys.argv[1:])
+{"freeze": freeze_all, "run": run_all}[sys.argv[1]](pathlib.Path(sys.argv[2]))

@@ -1,6 +1,6 @@
-"""Functions of the library with variables of a strategy: replicas.py WHAT STRATEGY MODE prints what each replica finds.
+"""Functions of the library with variables of a strategy: replicas.py STRATEGY TASKS prints what each task finds.
 
-Logical devices are made before TensorFlow starts, so this needs a process of its own.
+A task is a function and a mode. Logical devices are made before TensorFlow starts, so this needs a process of its own.
 """
 
 import functools
@@ -210,9 +210,10 @@ def training(strategy, call, mode):
     return found
 
 
-def main(what, strategy, mode):
+def main(name, *tasks):
     warnings.simplefilter("error")
-    print(json.dumps(globals()[what](*globals()[strategy](), mode)))
+    strategy = globals()[name]()
+    print(json.dumps({task: globals()[task.split()[0]](*strategy, task.split()[1]) for task in tasks}))
 
 
 main(*sys.argv[1:])

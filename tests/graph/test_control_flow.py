@@ -31,11 +31,11 @@ def test_orders_are_those_by_hand(name, control, mode):
 
 @pytest.mark.mode_table(feature="embed_gradient", mode="reloaded")
 def test_orders_after_loading_what_was_loaded_and_saved(tmp_path):
-    """And tangents after loading."""
-    modes = {("given", control): ["again traced"] for control in CONTROLS}
+    """And tangents after loading. AutoGraph writes the same loops and conditionals."""
+    modes = {("given", control): ["again traced"] for control in CONTROLS if not control.startswith("autograph")}
     modes |= {("run_time_axis", "while_loop"): ["again traced"], ("custom_gradient", "switch_case"): ["again traced"]}
     modes |= {("custom_gradient", "cond_in_a_loop"): ["again traced"]}
-    modes |= {(name, "nested_functions"): ["again traced", "forward_mode_eager"] for name in ("given", "run_time_axis")}
+    modes |= {("run_time_axis", "nested_functions"): ["forward_mode_eager"]}
     functions = {pair: (CONTROLS[pair[1]].around(POINTWISE[pair[0]].function), modes[pair]) for pair in modes}
     for pair, found in orders_in_a_fresh_process(functions, X, DY, tmp_path).items():
         for mode in modes[pair]:

@@ -1,5 +1,6 @@
 """Variables of a strategy (mirrored or on parameter servers) in functions of the library, and Keras under a strategy."""
 
+import functools
 import json
 import pathlib
 
@@ -8,10 +9,25 @@ import pytest
 
 from ..support.processes import run_python
 
+TASKS = {
+    "mirrored": [
+        *("gradients traced", "gradients eager", "outside_of_a_replica traced", "outside_of_a_replica eager"),
+        *("training traced", "merging eager"),
+    ],
+    "parameter_server": ["gradients traced"],
+}
 
-def run(folder, *arguments):
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What the tasks of a strategy find, from one process."""
     program = pathlib.Path(__file__).with_name("replicas.py").read_text()
-    return json.loads(run_python(program, *arguments, cwd=folder).stdout.splitlines()[-1])
+
+    def run(strategy):
+        printed = run_python(program, strategy, *TASKS[strategy], cwd=tmp_path_factory.mktemp(strategy)).stdout
+        return json.loads(printed.splitlines()[-1])
+
+    return functools.cache(run)
 
 
 def by_hand(replica):
@@ -48,31 +64,31 @@ STRATEGIES = [
 
 
 @pytest.mark.parametrize(("strategy", "mode", "replicas"), STRATEGIES)
-def test_variables_of_a_strategy(strategy, mode, replicas, tmp_path):
-    found = run(tmp_path, "gradients", strategy, mode)
+def test_variables_of_a_strategy(strategy, mode, replicas, found):
+    by_name = found(strategy)[f"gradients {mode}"]
     for replica in range(replicas):
         expected = by_hand(replica)
-        assert list(found) == list(expected)
+        assert list(by_name) == list(expected)
         for name, gradients in expected.items():
-            assert len(found[name]) == replicas
-            np.testing.assert_allclose(found[name][replica], gradients, rtol=1e-13, err_msg=name)
+            assert len(by_name[name]) == replicas
+            np.testing.assert_allclose(by_name[name][replica], gradients, rtol=1e-13, err_msg=name)
 
 
-def test_a_model_within_a_memory_is_trained_as_without(tmp_path):
-    plain, planned = run(tmp_path, "training", "mirrored", "traced")
+def test_a_model_within_a_memory_is_trained_as_without(found):
+    plain, planned = found("mirrored")["training traced"]
     for a, b in zip(planned, plain, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("mode", ["eager", "traced"])
-def test_variables_that_are_passed_outside_of_a_replica_are_not_captured(mode, tmp_path):
+def test_variables_that_are_passed_outside_of_a_replica_are_not_captured(mode, found):
     expected = [[2.0, 6.0], [7.0, 13.0], [4.0, 40.0], [30.0, 420.0]]
-    assert run(tmp_path, "outside_of_a_replica", "mirrored", mode) == expected
+    assert found("mirrored")[f"outside_of_a_replica {mode}"] == expected
 
 
-def test_what_merges_replicas_is_not_recomputed_and_a_warning_says_so(tmp_path):
+def test_what_merges_replicas_is_not_recomputed_and_a_warning_says_so(found):
     names = {"all_reduce": ("recompute_grad", "reduced"), "batch normalization": ("layers.Recompute", "normalized_1")}
-    for name, (expected, recomputed, texts) in run(tmp_path, "merging", "mirrored", "eager").items():
+    for name, (expected, recomputed, texts) in found("mirrored")["merging eager"].items():
         np.testing.assert_allclose(recomputed, expected, rtol=1e-12, err_msg=name)
         api, function = names[name]
         assert texts == [

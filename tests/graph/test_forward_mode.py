@@ -213,8 +213,7 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("name", RULES_IN_RULES)
+@pytest.mark.parametrize(("name", "place"), pairs(RULES_IN_RULES, PLACES))
 def test_the_program_that_traced_a_function_has_all_orders_of_its_tangents(name, place):
     function, expected = RULES_IN_RULES[name]
     make, run = PLACES[place]

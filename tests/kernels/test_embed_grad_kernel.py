@@ -1,7 +1,6 @@
 """The kernel of CustomGradientEmbedGrad on sizes at which its loops change, for each operand, against NumPy."""
 
 import functools
-import pathlib
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import library
 
-from ..support.processes import run_python
 from ..support.reference import widen
 from ..support.tensors import address, assert_gradient_close, random_array
 
@@ -24,13 +22,6 @@ def test_elementwise_products(device, dtype, rng):
         assert_gradient_close(contract(a, b, [n], "x"), widen(a) * np.conj(widen(b)), dtype)
         assert_gradient_close(contract(a, b, [n], "fx"), widen(a) * widen(b), dtype)
         assert_gradient_close(contract(a, b, [n], "gx"), widen(a) * np.conj(widen(b)), dtype)
-
-
-def test_sums_are_the_same_bits_in_every_run_for_any_number_of_threads(tmp_path):
-    script = pathlib.Path(__file__).with_name("sums_of_threads.py").read_text()
-    one = run_python(script, 1, cwd=tmp_path).stdout
-    assert len(one.split()) == 3
-    assert run_python(script, 8, cwd=tmp_path).stdout == one
 
 
 @pytest.mark.parametrize("reused", [0, 1])

@@ -237,6 +237,7 @@ CALLS = {
 }
 NOT_UNDER_XLA = frozenset(
     [
+        *(f"TensorList{name}" for name in LISTS),
         "CheckNumericsV2",
         "CropAndResize",
         "Dilation2D",
@@ -250,6 +251,7 @@ NOT_UNDER_XLA = frozenset(
         "QuantizeAndDequantizeV4",
         "RaggedTensorToTensor",
         "ResizeBicubic",
+        "ResizeNearestNeighbor",
         "ResourceGatherNd",
         "ScaleAndTranslate",
         "SegmentMean",
@@ -264,15 +266,5 @@ NOT_UNDER_XLA = frozenset(
         "SparseSegmentSum",
         "SparseSegmentSumWithNumSegments",
         "SparseTensorDenseAdd",
-        "TensorListFromTensor",
-        "TensorListSetItem",
-        "TensorListPushBack",
-        "TensorListPopBack",
-        "TensorListResize",
-        "TensorListScatterV2",
-        "TensorListStack",
-        "TensorListGetItem",
-        "TensorListGather",
-        "TensorListConcatV2",
     ]
 )

@@ -81,24 +81,42 @@ def test_the_package_as_a_program_does_the_same(tmp_path):
         "saved_model.strip: 'empty' must be a folder with saved_model.pb, got a folder without saved_model.pb. Pass the "
         "folder that tf.saved_model.save wrote.\n"
     )
-    result = run(tmp_path, "strip", "empty", "target", program="tf_cg_ops")
-    assert (result.returncode, result.stdout, result.stderr) == (1, "", said)
+    for program in ("tf_cg_ops_cli", "tf_cg_ops"):
+        result = run(tmp_path, "strip", "empty", "target", program=program)
+        assert (result.returncode, result.stdout, result.stderr) == (1, "", said)
+    result = run(tmp_path, "srtip", program="tf_cg_ops")
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
 
 
-@pytest.mark.parametrize(
-    ("command", "got"),
-    [
-        ("strip missing target", "a path that does not exist"),
-        ("audit file", "a file"),
-        ("compare file other", "a file"),
-    ],
-)
-def test_a_folder_that_is_not_there_is_noticed_before_tensorflow_is_imported(command, got, tmp_path):
+# Runs commands one after the other, and prints their statuses and what they print.
+WITHOUT_TENSORFLOW = """
+import contextlib, io, json, sys
+sys.modules["tensorflow"] = None
+import tf_cg_ops_cli
+found = []
+for sys.argv[1:] in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as errors:
+        try:
+            status = tf_cg_ops_cli.main()
+        except SystemExit as error:
+            status = error.code
+    found.append([status, out.getvalue(), errors.getvalue()])
+print(json.dumps(found))
+"""
+
+
+def test_a_folder_that_is_not_there_is_noticed_before_tensorflow_is_imported(tmp_path):
     (tmp_path / "file").touch()
-    name, path, *_ = command.split()
-    result = run(tmp_path, *command.split(), first="sys.modules['tensorflow'] = None")
-    said = f"tf-cg-ops {name}: '{path}' must be a folder that tf.saved_model.save wrote, got {got}.\n"
-    assert (result.returncode, result.stdout, result.stderr) == (1, "", said)
+    commands, expected = [], []
+    for command, *rest in (["inspect"], ["audit"], ["strip", "target"], ["compare", "other"]):
+        for path, got in (("missing", "a path that does not exist"), ("file", "a file")):
+            commands.append([command, path, *rest])
+            said = f"tf-cg-ops {command}: '{path}' must be a folder that tf.saved_model.save wrote, got {got}.\n"
+            expected.append([1, "", said])
+    commands.append(["inspect"])
+    *found, (status, _, wrong) = json.loads(run_python(WITHOUT_TENSORFLOW, json.dumps(commands), cwd=tmp_path).stdout)
+    assert found == expected
+    assert (status, wrong.count("\n")) == (2, 1)
 
 
 RULE = (

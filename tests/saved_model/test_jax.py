@@ -18,7 +18,9 @@ with np.load(MODEL.with_name("expected.npz")) as arrays:
 X, DY = (tf.constant(JAX[name]) for name in ("x", "dy"))
 
 
-def adopted(folder):
+@pytest.fixture(scope="module")
+def adopted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("adopted")
     report = cg.saved_model.adopt(MODEL, folder / "adopted")
     assert {(c.what, c.verdict) for c in report.comparisons} == {
         ("values", "equal, bit for bit"),
@@ -84,44 +86,38 @@ def by_tape_of_a_signature(path):
     return y, *tape.gradient(y, [X, model.w], output_gradients=DY)
 
 
-# How a copy is made, and how its gradients are computed.
+# How a copy of the model or of the adopted one is made, and how its gradients are computed.
 FORMS = {
-    "loaded": lambda folder: by_tape(MODEL),
-    "loaded_signature": lambda folder: by_tape_of_a_signature(MODEL),
-    "loaded_in_a_function": lambda folder: by_tape(MODEL, tf.function),
-    "loaded_in_a_loop": lambda folder: looped(MODEL),
-    "loaded_under_xla": lambda folder: compiled(MODEL),
-    "recomputed": lambda folder: by_tape(MODEL, cg.recompute_grad),
-    "adopted": lambda folder: by_tape(adopted(folder)),
-    "adopted_signature": lambda folder: by_tape_of_a_signature(adopted(folder)),
-    "adopted_in_a_loop": lambda folder: looped(adopted(folder)),
-    "adopted_under_xla": lambda folder: compiled(adopted(folder)),
-    "adopted_and_saved_again": lambda folder: by_tape(saved_again(folder, adopted(folder))),
-    "added": lambda folder: by_signature(with_gradients(folder)),
-    "added_tape": lambda folder: by_tape(with_gradients(folder)),
-    "added_to_adopted": lambda folder: by_signature(with_gradients(folder, adopted(folder))),
-    "added_and_stripped": lambda folder: by_signature(stripped(folder, with_gradients(folder))),
-    "stripped": lambda folder: by_tape(stripped(folder)),
+    "loaded": lambda folder, adopted: by_tape(MODEL),
+    "loaded_signature": lambda folder, adopted: by_tape_of_a_signature(MODEL),
+    "loaded_in_a_function": lambda folder, adopted: by_tape(MODEL, tf.function),
+    "loaded_in_a_loop": lambda folder, adopted: looped(MODEL),
+    "loaded_under_xla": lambda folder, adopted: compiled(MODEL),
+    "recomputed": lambda folder, adopted: by_tape(MODEL, cg.recompute_grad),
+    "adopted": lambda folder, adopted: by_tape(adopted),
+    "adopted_signature": lambda folder, adopted: by_tape_of_a_signature(adopted),
+    "adopted_in_a_loop": lambda folder, adopted: looped(adopted),
+    "adopted_under_xla": lambda folder, adopted: compiled(adopted),
+    "adopted_and_saved_again": lambda folder, adopted: by_tape(saved_again(folder, adopted)),
+    "added": lambda folder, adopted: by_signature(with_gradients(folder)),
+    "added_tape": lambda folder, adopted: by_tape(with_gradients(folder)),
+    "added_to_adopted": lambda folder, adopted: by_signature(with_gradients(folder, adopted)),
+    "added_and_stripped": lambda folder, adopted: by_signature(stripped(folder, with_gradients(folder))),
+    "stripped": lambda folder, adopted: by_tape(stripped(folder)),
 }
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_value_and_gradients_are_those_of_jax(form, tmp_path):
-    for name, found in zip(("y", "dx", "dw"), FORMS[form](tmp_path), strict=True):
-        np.testing.assert_allclose(found, JAX[name], rtol=1e-12, err_msg=name)
-
-
 # These forget custom gradients on purpose, and have the derivative.
-FORMS_WITH_THE_DERIVATIVE = {
-    "autodiff": lambda folder: by_tape(differentiated(folder)),
-    "adopted_and_stripped": lambda folder: by_tape(stripped(folder, adopted(folder))),
+WITH_THE_DERIVATIVE = {
+    "autodiff": lambda folder, adopted: by_tape(differentiated(folder)),
+    "adopted_and_stripped": lambda folder, adopted: by_tape(stripped(folder, adopted)),
 }
 
 
-@pytest.mark.parametrize("form", FORMS_WITH_THE_DERIVATIVE)
-def test_value_and_derivative_are_those_of_jax(form, tmp_path):
-    for name, found in zip(("y", "true_dx", "true_dw"), FORMS_WITH_THE_DERIVATIVE[form](tmp_path), strict=True):
-        np.testing.assert_allclose(found, JAX[name], rtol=1e-12, err_msg=name)
+@pytest.mark.parametrize("form", FORMS | WITH_THE_DERIVATIVE)
+def test_value_and_gradients_are_those_of_jax(form, tmp_path, adopted):
+    found = (FORMS | WITH_THE_DERIVATIVE)[form](tmp_path, adopted)
+    names = ("y", "true_dx", "true_dw") if form in WITH_THE_DERIVATIVE else ("y", "dx", "dw")
+    for name, array in zip(names, found, strict=True):
+        np.testing.assert_allclose(array, JAX[name], rtol=1e-12, err_msg=name)
 
 
 @cg.custom_gradient
@@ -137,9 +133,9 @@ def scanned(x, w):
     return carry
 
 
-@pytest.mark.parametrize("prepare", [lambda folder: MODEL, adopted], ids=["loaded", "adopted"])
-def test_an_audit_says_that_the_gradient_is_not_the_derivative_and_accepts_a_declaration(prepare, tmp_path):
-    model = tf.saved_model.load(prepare(tmp_path))
+@pytest.mark.parametrize("is_adopted", [False, True])
+def test_an_audit_says_that_the_gradient_is_not_the_derivative_and_accepts_a_declaration(is_adopted, adopted):
+    model = tf.saved_model.load(adopted if is_adopted else MODEL)
     (row,) = cg.testing.audit(model.f, [X], upstream={"y": DY}).rows
     assert row.verdict == "differs", row.detail
     norm = np.linalg.norm(np.concatenate([JAX["dx"], JAX["dw"]]))

@@ -10,6 +10,8 @@ from ai_edge_litert.interpreter import Interpreter
 import tf_cg_ops as cg
 from tf_cg_ops.saved_model import _lite_ops
 
+from ..support.tensors import pairs
+
 RATE, STEPS = 0.1, 150
 LAYERS = keras.layers
 NETS = {
@@ -54,9 +56,8 @@ def interpret(folder, **options):
     return Interpreter(model_content=converter.convert())
 
 
-@pytest.mark.parametrize("name", NETS)
-def test_litert_learns_digits_like_keras_and_its_weights_are_restored(name, tmp_path):
-    net = make(name)
+def test_litert_learns_digits_like_keras_and_its_weights_are_restored(tmp_path):
+    net = make("cnn")
     net.export(tmp_path / "net", verbose=False)
     report = cg.saved_model.add_gradients(tmp_path / "net", tmp_path / "lite", loss="crossentropy", **LITE)
     assert len(report.weights) == len(report.updated) == len(net.trainable_weights)
@@ -153,8 +154,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(("fault", "training"), pairs(FAULTS, [False, True]))
 def test_a_wrong_lite_model_is_an_error(fault, training, tmp_path, monkeypatch):
     """The error names the output, or the weight of a step. Without the check, the file is written."""
     op, composition, layers, *messages = FAULTS[fault]

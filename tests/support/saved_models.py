@@ -1,6 +1,6 @@
 """Strips SavedModels, and reads and runs them."""
 
-import json
+import pickle
 
 import numpy as np
 import pytest
@@ -124,10 +124,21 @@ def first_and_second_order(function, x, dy):
     return dx, outer.gradient(dx, x, output_gradients=tf.constant(dy))
 
 
-def check_in_a_fresh_process(folder, name, x, dy, dx, **keywords):
-    numbers = json.dumps([array.tolist() for array in (x, dy, dx)])
-    code = (ROOT / "tests" / "saved_model" / "programs" / "gradient.py").read_text()
-    return run_python(code, folder, name, numbers, cwd=folder.parent, **keywords)
+def call_signatures(calls, folder, alone=False):
+    """The outputs of calls, each a model, a signature and its inputs; if `alone`, from a process without this library."""
+    (folder / "calls").write_bytes(pickle.dumps(calls))
+    code = (ROOT / "tests" / "saved_model" / "programs" / "signatures.py").read_text()
+    run_python(code, folder / "calls", folder / "outputs", *["alone"] * alone, cwd=folder)
+    return pickle.loads((folder / "outputs").read_bytes())
+
+
+def gradient_in_a_fresh_process(path, name, x, dy):
+    """The gradient of a function of a SavedModel, or the text of the error."""
+    (path.parent / "tasks").write_bytes(pickle.dumps({name: ([x], dy)}))
+    code = (ROOT / "tests" / "support" / "reload.py").read_text()
+    run_python(code, path, path.parent / "tasks", path.parent / "results", cwd=path.parent)
+    found = pickle.loads((path.parent / "results").read_bytes())[name]
+    return found if isinstance(found, str) else found[1][0]
 
 
 def gradients_in_every_form(folder, xla, x, dy):
