@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, pytree, text, tf_internal
-from tf_cg_ops._src.core.signature import mismatched_signature
+from tf_cg_ops._src.core.signature import misfit
 from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.graphs.graph_copy import Replace
 from tf_cg_ops._src.keras import dispatch, registration
@@ -293,7 +293,7 @@ def _as_keras_takes(f: Any, name: str, args: Any) -> Any:
     if isinstance(args, Mapping):
         if set(args) == set(names):
             return [dict(args)] if tf.nest.is_nested(structure) else list(args.values())
-        if not mismatched_signature(f.call, [], dict(args)):
+        if not misfit(f.call, [], dict(args)):
             return args
     elif not len(args) == len(names) > 1 or any(map(tf.nest.is_nested, args)):
         return args

@@ -6,11 +6,11 @@ contrib. Python's own error, "takes from 0 to 1 positional arguments but 3 were 
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tf_cg_ops._src.core import text
-from tf_cg_ops._src.core.signature import without_annotations
+from tf_cg_ops._src.core.signature import misfit, shown
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -19,7 +19,7 @@ MISSING: Any = object()
 
 
 def explains(api: str, advice: str = "") -> Callable[[Function], Function]:
-    """Decorates a public function: if a call does not fit its signature, the error ends with the advice."""
+    """Decorates a public function: if a call does not fit it, the error ends with advice, or with the right call."""
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
@@ -27,24 +27,14 @@ def explains(api: str, advice: str = "") -> Callable[[Function], Function]:
             try:
                 return function(*args, **kwargs)
             except TypeError:
-                check_fits(api, function, args, kwargs, advice)
+                error = misfit(function, args, kwargs)
+                if error:
+                    raise TypeError(f"{api}: {error}. {advice or f'Write {shown(function, api)}.'}") from None
                 raise
 
         return wrapper  # type: ignore[return-value]
 
     return decorate
-
-
-def check_fits(
-    api: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], advice: str = ""
-) -> None:
-    """Raises TypeError if the arguments do not fit a public function, with the advice, by default the right call."""
-    signature = inspect.signature(function)
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        advice = advice or f"Write {api}{without_annotations(signature)}."
-        raise TypeError(f"{api}: {error}. {advice}") from None
 
 
 def notes_missing_arguments(function: Function) -> Function:

@@ -88,13 +88,7 @@ class Backward:
         kwargs: dict[str, Any] = {} if self.needed is None else {"needed": self.needed}
         if self.checks.variables:
             kwargs["variables"] = self.checks.variables
-        try:
-            answer = self.grad_fn(*dys, **kwargs)
-        except Exception as error:
-            if isinstance(error, TypeError):
-                self.checks.check_takes_upstream(self.grad_fn, dys, kwargs, error)
-            self.checks.wording.add_notes(self.checks.function, error)
-            raise
+        answer = self.checks.answer(self.grad_fn, dys, kwargs)
         if not self.has_captures:
             gradients = self.checks.checked_gradients(answer)
         else:

@@ -1,7 +1,6 @@
 """Checks the gradients that a gradient function returns, in every mode."""
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -9,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import convert, library, pytree, slices, text, tf_internal
-from tf_cg_ops._src.core.signature import mismatched_signature, without_annotations
+from tf_cg_ops._src.core.signature import check_takes, misfit, shown
 from tf_cg_ops._src.core.tf_internal import EagerTensor, dtype_number_of, shape_of
 from tf_cg_ops._src.custom_gradient import answers
 from tf_cg_ops._src.custom_gradient.wording import Wording
@@ -19,9 +18,7 @@ _NUMBERS = (bool, int, np.ndarray, np.generic)
 
 def takes_variables(wording: Wording, grad_fn: Callable[..., Any]) -> bool:
     """Whether a gradient function takes the keyword argument `variables`."""
-    parameters = inspect.signature(_user_function(wording, grad_fn)).parameters
-    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
-    return takes_any or "variables" in parameters
+    return not misfit(_user_function(wording, grad_fn), [], {"variables": ()}, partial=True)
 
 
 def _user_function(wording: Wording, grad_fn: Any) -> Callable[..., Any]:
@@ -46,18 +43,23 @@ class GradientChecks:
                 f"{self.wording.takes_no_variables}"
             )
             names = text.quoted(variable.name for variable in self.variables)
-            signature = without_annotations(inspect.signature(_user_function(self.wording, grad_fn)))
-            raise TypeError(self._message(sentence, names=names, signature=signature))
+            shown_function = shown(_user_function(self.wording, grad_fn), self.wording.gradient_function)
+            raise TypeError(self._message(sentence, names=names, shown=shown_function))
 
-    def check_takes_upstream(self, grad_fn: Any, dys: Sequence[Any], kwargs: dict[str, Any], error: TypeError) -> None:
-        """Raises TypeError, from this error, if the upstream gradients do not fit the parameters of grad_fn."""
-        function, args = _user_function(self.wording, grad_fn), [*dys]
-        if self.wording.binds_arguments:
-            args, kwargs = [*grad_fn.args, *args], {**grad_fn.keywords, **kwargs}
-        signature = mismatched_signature(function, args, kwargs)
-        if signature is not None:
-            sentence, upstream = self.wording.takes_other_upstream, text.count(len(dys), "upstream gradient")
-            raise TypeError(self._message(sentence, upstream=upstream, signature=signature)) from error
+    def answer(self, grad_fn: Any, dys: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """What grad_fn returns for upstream gradients; TypeError if it does not take them."""
+        try:
+            return grad_fn(*dys, **kwargs)
+        except Exception as error:
+            if isinstance(error, TypeError):
+                function, args, wording = _user_function(self.wording, grad_fn), [*dys], self.wording
+                if wording.binds_arguments:
+                    args, kwargs = [*grad_fn.args, *args], {**grad_fn.keywords, **kwargs}
+                must_take = self._message(wording.takes, upstream=text.count(len(dys), "upstream gradient"))
+                advice = f"Write {wording.gradient_function}({wording.parameters})."
+                check_takes(function, args, kwargs, must_take, advice, wording.gradient_function)
+            self.wording.add_notes(self.function, error)
+            raise
 
     def checked_gradients(self, answer: Any) -> list[Any]:
         """One gradient, or None, for each tensor of the arguments and for each variable."""

@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 import tensorflow as tf
 
 from tf_cg_ops._src.core import convert, misplaced_calls, pytree, slices, tapes, text, tf_internal
-from tf_cg_ops._src.core.signature import arguments_by_name, check_argument_names, has_parameter, mismatched_signature
+from tf_cg_ops._src.core.signature import arguments_by_name, check_argument_names, check_takes, has_parameter, misfit
 from tf_cg_ops._src.core.types import P, R, Structure
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
 from tf_cg_ops._src.custom_gradient.checks import fitted
@@ -223,8 +223,8 @@ class _Call:
         The caller has bound the instance, as `types.MethodType` and the classmethod of Python 3.13 do.
         """
         nondiff = dict.fromkeys(self.nondiff_argnames)
-        too_few, fitting = (mismatched_signature(rule, (None,) * number, nondiff) for number in (2, 3))
-        return too_few is not None and fitting is None
+        too_few, fitting = (misfit(rule, [None] * number, nondiff) for number in (2, 3))
+        return bool(too_few) and not fitting
 
 
 registration.classes.append(CustomJvp)
@@ -258,13 +258,10 @@ class _Tangents:
             answer = self.rule(self.primals, structured, **options)
         except Exception as error:
             parameters = ", ".join(["primals", "tangents", *options])
-            signature = mismatched_signature(self.rule, (self.primals, structured), options)
-            if signature is None:
-                text.add_note(error, f"{self._subject} is called as rule({parameters}), with two tuples.")
-                raise
-            raise TypeError(
-                f"{self._subject} must take ({parameters}), got {text.name_of(self.rule)}{signature}."
-            ) from error
+            must_take = f"{self._subject} must take ({parameters})"
+            check_takes(self.rule, (self.primals, structured), options, must_take)
+            text.add_note(error, f"{self._subject} is called as rule({parameters}), with two tuples.")
+            raise
         if not isinstance(answer, (tuple, list)) or len(answer) != 2:
             raise TypeError(
                 f"{self._subject} must return a pair (y, dy), got {text.describe_type(answer)}. End it with: return y, "

@@ -108,7 +108,7 @@ def custom_vjp(
         binds_arguments=True,
         names_keywords=True,
         how_to_call="Unlike in PyTorch, forward takes no ctx: it returns (value, residuals).",
-        takes_other_upstream=_TAKES_OTHER_UPSTREAM,
+        takes="{subject} must take the residuals and {upstream} (one for each Tensor of the value)",
         wrong_shape=f"{Wording.wrong_shape} {_ORDER}",
         raised=f"raised in {{subject}}. {_ORDER}",
     )
@@ -144,7 +144,3 @@ def custom_vjp(
 
 
 _ORDER = "The order of its arguments is {gradient_function}({parameters})."
-_TAKES_OTHER_UPSTREAM = (
-    "{subject} must take the residuals and {upstream} (one for each Tensor of the value), got "
-    "backward{signature}. Write backward({parameters})."
-)

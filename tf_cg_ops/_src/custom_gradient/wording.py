@@ -41,14 +41,11 @@ class Wording:
     names_keywords: bool = False
     how_to_call: str = ""  # Follows the message about arguments that do not fit the user's function.
     takes_no_variables: str = (
-        "{gradient_function} must take the keyword argument 'variables', got {gradient_function}{signature}. Write "
+        "{gradient_function} must take the keyword argument 'variables', got {shown}. Write "
         "{gradient_function}({parameters}, variables=None) and return (gradients of the inputs, gradients of the "
         "variables)."
     )
-    takes_other_upstream: str = (
-        "{subject} must take {upstream} (one for each Tensor of the value), got "
-        "{gradient_function}{signature}. Write {gradient_function}({parameters})."
-    )
+    takes: str = "{subject} must take {upstream} (one for each Tensor of the value)"
     wrong_number: str = "{subject} returned {gradients}; expected {expected} (one per input: {names}). {how_to_count}"
     wrong_structure: str = (
         "{subject} must return a gradient of {expected} for {argument}, got {got}. Return a gradient with the "

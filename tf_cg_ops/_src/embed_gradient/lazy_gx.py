@@ -5,8 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, tapes, text, tf_internal
-from tf_cg_ops._src.core.signature import mismatched_signature
+from tf_cg_ops._src.core import convert, tapes, tf_internal
+from tf_cg_ops._src.core.signature import check_takes
 
 _LISTS = (list, tuple)
 
@@ -48,8 +48,6 @@ def _may_have_gradient(x: Any) -> bool:
 def _check_takes_nothing(api: str, function: Callable[..., Any]) -> None:
     code = getattr(function, "__code__", None)  # Nearly always there, and a signature takes longer.
     is_plain = code is not None and not code.co_argcount + code.co_kwonlyargcount
-    if not is_plain and mismatched_signature(function, (), {}) is not None:
-        raise TypeError(
-            f"{api}: gx must be a Tensor or a function without arguments, got {text.describe(function)}, which takes "
-            "arguments. Bind them, as in lambda: f(x)."
-        )
+    if not is_plain:
+        must_take = f"{api}: gx must be a Tensor or a function without arguments"
+        check_takes(function, [], {}, must_take, "Bind its arguments, as in lambda: f(x).")

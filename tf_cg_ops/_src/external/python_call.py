@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, pytree, text
-from tf_cg_ops._src.core.signature import mismatched_signature
+from tf_cg_ops._src.core import convert, pytree, signature, text
 from tf_cg_ops._src.custom_gradient.decorator import is_decorated
 from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.external import jacobians
@@ -205,20 +204,11 @@ def _call(
     subject: str, kind: str, function: Callable[..., Any], kept: Kept, vectors: Arrays, options: dict[str, Any]
 ) -> Any:
     """Calls a `vjp` or `jvp`; TypeError if its parameters do not fit."""
-    args = [kept.residuals, *vectors]
-    try:
-        return function(*args, **options)
-    except TypeError as error:
-        signature = mismatched_signature(function, args, options)
-        if signature is None:
-            raise
-        noun, name = ("upstream gradient", "dy") if kind == "vjp" else ("tangent", "tangents")
-        named = f", and {text.quoted(kept.nondiff)} (from nondiff_argnames)" if kept.nondiff else ""
-        parameters = ", ".join(["residuals", f"*{name}", *options])
-        raise TypeError(
-            f"{subject} must take the residuals and {text.count(len(vectors), noun)}{named}, got {kind}{signature}. "
-            f"Write {kind}({parameters})."
-        ) from error
+    noun, name = ("upstream gradient", "dy") if kind == "vjp" else ("tangent", "tangents")
+    named = f", and {text.quoted(kept.nondiff)} (from nondiff_argnames)" if kept.nondiff else ""
+    must_take = f"{subject} must take the residuals and {text.count(len(vectors), noun)}{named}"
+    advice = f"Write {kind}({', '.join(['residuals', f'*{name}', *options])})."
+    return signature.call(function, [kept.residuals, *vectors], options, must_take, advice, kind)
 
 
 _as_numpy = functools.cache(lambda dtype: np.dtype(dtype.as_numpy_dtype))  # The property takes longer than a copy.

@@ -5,7 +5,7 @@ import inspect
 from typing import Any
 
 from tf_cg_ops._src.core import misplaced_calls
-from tf_cg_ops._src.core.signature import without_annotations
+from tf_cg_ops._src.core.signature import shown
 from tf_cg_ops._src.keras import registration
 from tf_cg_ops._src.layers import identity, recompute
 
@@ -40,18 +40,9 @@ def _explained(layer: Any) -> Any:
     """The `__init__` of a layer: if a call does not fit it, the error shows the right one."""
     signature = inspect.signature(layer.__init__)
     api = f"layers.{layer.__name__}"
-    shown = without_annotations(inspect.Signature(list(signature.parameters.values())[1:]))
-    advice = getattr(layer, "advice", f"Write layer = {api}{shown}, then layer(x).")
-
-    @functools.wraps(layer.__init__)
-    def init(self: Any, /, *args: Any, **kwargs: Any) -> None:
-        try:
-            layer.__init__(self, *args, **kwargs)
-        except TypeError:
-            misplaced_calls.check_fits(api, layer.__init__, (self, *args), kwargs, advice)
-            raise
-
-    init.__signature__ = signature  # type: ignore[attr-defined]  # Keras reads it, and does not follow __wrapped__.
+    advice = getattr(layer, "advice", f"Write layer = {shown(layer, api)}, then layer(x).")
+    init: Any = misplaced_calls.explains(api, advice)(layer.__init__)
+    init.__signature__ = signature  # Keras reads it, and does not follow __wrapped__.
     return init
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, text, tf_internal
-from tf_cg_ops._src.core.signature import bind, mismatched_signature
+from tf_cg_ops._src.core.signature import bind, check_takes
 from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.core.variables import as_variable
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, not_a_function
@@ -132,15 +132,10 @@ class _Call:
             if self._problem.noun == "objective":
                 return self._gradient(y, args, kwargs)
             return self._function(y, *args, **kwargs)
-        except TypeError as error:
-            function = self._problem.user_function
-            signature = mismatched_signature(function, [y, *args], kwargs)
-            if signature is None:
-                raise
-            raise TypeError(
-                f"{self._subject} must take y and then the arguments of '{self._name}', got "
-                f"{text.name_of(function)}{signature}."
-            ) from error
+        except TypeError:
+            must_take = f"{self._subject} must take y and then the arguments of '{self._name}'"
+            check_takes(self._problem.user_function, [y, *args], kwargs, must_take)
+            raise
 
     def _gradient(self, y: Any, args: Any, kwargs: Any) -> Any:
         api, name = self._problem.api, text.name_of(self._problem.user_function)

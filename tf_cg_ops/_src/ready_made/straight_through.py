@@ -9,8 +9,7 @@ from typing import Any, overload
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import library, misplaced_calls, pytree, slices, text, tf_internal
-from tf_cg_ops._src.core.signature import mismatched_signature
+from tf_cg_ops._src.core import library, misplaced_calls, pytree, signature, slices, text, tf_internal
 from tf_cg_ops._src.core.types import P, R, TensorLike
 from tf_cg_ops._src.custom_gradient.call import call_with_gradient
 from tf_cg_ops._src.custom_gradient.checks import can_cast
@@ -240,13 +239,7 @@ def _call(api: str, noun: str, function: Callable[..., Any], x: tf.Tensor, name:
     """Calls the user's surrogate or derivative; TypeError unless it returns a Tensor of the dtype of `x`."""
     subject = f"{api}: the {noun} {text.name_of(function)!r} of '{name}'"
     advice = f"Use TensorFlow operations. {_ADVICE}" if noun == "surrogate" else "Return the derivative at x."
-    try:
-        value = function(x)
-    except TypeError as error:
-        signature = mismatched_signature(function, [x], {})
-        if signature is None:
-            raise
-        raise TypeError(f"{subject} must take x alone, got {signature}. Write it as a function of x.") from error
+    value = signature.call(function, [x], {}, f"{subject} must take x alone", "Write it as a function of x.")
     if noun == "derivative":
         value = _cast(value, x)
     value = pytree.to_output(value) if tf.is_tensor(value) else value

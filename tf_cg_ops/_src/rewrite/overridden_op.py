@@ -84,12 +84,7 @@ def attach_rule(
     def backward(upstream: Sequence[Any]) -> list[Any]:
         seen = OverriddenOp(op, inputs, values, overridden, orders)
         dys = pytree.upstream_gradients(list(outputs), [[output] for output in outputs], upstream)
-        try:
-            answer = rule(seen, *dys)
-        except TypeError as error:
-            checks.check_takes_upstream(functools.partial(as_function(rule), seen), dys, {}, error)
-            raise
-        return checks.checked_gradients(answer)
+        return checks.checked_gradients(checks.answer(functools.partial(as_function(rule), seen), dys, {}))
 
     return overridden()
 
@@ -113,12 +108,10 @@ def _wording(api: str, rule: Rule) -> Wording:
         gradient_function="rule",
         parameters="op, *dys",
         binds_arguments=True,
-        takes_other_upstream=(
-            "{subject} must take the op and {upstream} (one for each output), got rule{signature}. Write "
-            "rule({parameters})."
-        ),
+        takes="{subject} must take the op and {upstream} (one for each output)",
         not_traced=(
             "'{name}', the rule for the op {function}, must be a function that TensorFlow can trace into a "
             "graph, got {error}. Correct the rule, or compute it with TensorFlow operations."
         ),
+        is_for_users_code=False,  # A rule can call `rules.built_in`, which raises its own error for some ops.
     )

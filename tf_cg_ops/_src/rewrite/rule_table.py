@@ -1,7 +1,6 @@
 """The user's rules for ops, and which ops they matched."""
 
 import difflib
-import inspect
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
@@ -10,8 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, text
-from tf_cg_ops._src.core.signature import mismatched_signature, takes_positional, without_annotations
+from tf_cg_ops._src.core import convert, signature, text
 from tf_cg_ops._src.core.types import Structure
 
 # An op type, or a predicate on a tf.Operation. Public functions take any key: for type checkers, a dict whose keys are
@@ -58,12 +56,9 @@ class RuleTable:
                     f"{api}: the rule for {_described(key)} must be a function rule(op, *dy) that returns the "
                     f"gradients of op.inputs, got {text.describe_type(rule)}."
                 )
-            if not takes_positional(rule):
-                raise TypeError(
-                    f"{api}: the rule for {_described(key)} must take the op and the upstream gradients by position, "
-                    f"got {text.name_of(rule)}{without_annotations(inspect.signature(rule))}. If that makes a rule, "
-                    "call it, as in tf_cg_ops.rules.clip(norm=1.0)."
-                )
+            must_take = f"{api}: the rule for {_described(key)} must take the op and the upstream gradients by position"
+            advice = "If that makes a rule, call it, as in tf_cg_ops.rules.clip(norm=1.0)."
+            signature.check_takes(rule, [None], {}, must_take, advice, partial=True)
         self._rules = dict(rules)
         self._warned: set[str] = set()
 
@@ -107,16 +102,8 @@ class Matching:
 
     def _selects(self, predicate: Callable[[Any], Any], op: Any) -> bool:
         """The answer of a predicate. Raises TypeError if it is not a bool, or if the predicate does not take an op."""
-        try:
-            answer = predicate(op)
-        except TypeError as error:
-            signature = mismatched_signature(predicate, [op], {})
-            if signature is None:
-                raise
-            raise TypeError(
-                f"{self._api}: {_described(predicate)} must take one argument, a tf.Operation, got "
-                f"{text.name_of(predicate)}{signature}."
-            ) from error
+        must_take = f"{self._api}: {_described(predicate)} must take one argument, a tf.Operation"
+        answer = signature.call(predicate, [op], {}, must_take)
         if not isinstance(answer, (bool, np.bool_)):
             raise TypeError(
                 f"{self._api}: {_described(predicate)} must return a bool for each tf.Operation, got "
