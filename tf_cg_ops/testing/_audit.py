@@ -206,11 +206,9 @@ def _run(
 
 
 def _check_arguments(f: Any, args: Any, like: Any, intended: Any) -> None:
-    if not callable(f) and not getattr(f, "signatures", None):
-        raise TypeError(
-            f"{API}: f must be a function, a model or a loaded SavedModel with signatures, got {text.describe_type(f)}."
-        )
-    misplaced_calls.check_is_no_class(API, "f", f)
+    if not getattr(f, "signatures", None):
+        noun = "a function, a model or a loaded SavedModel with signatures"
+        misplaced_calls.check_function(API, "f", f, noun=noun)
     if args is not None and not isinstance(args, (list, tuple, Mapping)):
         raise TypeError(
             f"{API}: args must be a list, tuple or dict of arguments, got {text.describe_type(args)}. Pass [x]."

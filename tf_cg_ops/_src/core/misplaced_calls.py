@@ -63,13 +63,16 @@ def for_values(api: str) -> str:
     )
 
 
-def check_is_no_class(api: str, argument: str, value: Any) -> None:
-    """Raises TypeError for a class whose instances are functions, such as a Keras layer's.
+def check_function(api: str, argument: str, value: Any, advice: str = "", noun: str = "a function") -> None:
+    """Raises TypeError unless a value is a function. A class whose instances are functions, such as a layer's, is not.
 
     Other classes compute values: a NamedTuple of results, for example.
     """
-    if isinstance(value, type) and issubclass(value, Callable):  # type: ignore[arg-type]
-        raise TypeError(f"{api}: {argument} must be a function, got {text.describe_type(value)}. {use_instance(value)}")
+    is_class = isinstance(value, type) and issubclass(value, Callable)  # type: ignore[arg-type]
+    if is_class or not callable(getattr(value, "__func__", value)):  # A classmethod is not callable.
+        advice = use_instance(value) if is_class else advice
+        got = text.describe(value) if isinstance(value, (str, int, float)) else text.describe_type(value)
+        raise TypeError(f"{api}: {argument} must be {noun}, got {got}.{advice and ' ' + advice}")
 
 
 def use_instance(value: type) -> str:

@@ -15,7 +15,7 @@ from tf_cg_ops._src.core.signature import arguments_by_name, check_argument_name
 from tf_cg_ops._src.core.types import P, R, Structure
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
 from tf_cg_ops._src.custom_gradient.checks import fitted
-from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, check_saved_orders, not_a_function
+from tf_cg_ops._src.custom_gradient.decorator import PASS_THE_FUNCTION, CustomGradient, check_saved_orders
 from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.keras import registration
 
@@ -139,8 +139,7 @@ def custom_jvp(
     if f is None:
         return functools.partial(custom_jvp, nondiff_argnames=nondiff_argnames, saved_orders=saved_orders)
     inside = getattr(f, "__func__", f) if isinstance(f, (classmethod, staticmethod)) else f
-    if not callable(inside):
-        raise not_a_function(_API, inside)
+    misplaced_calls.check_function(_API, "the argument", inside, PASS_THE_FUNCTION)
     names = check_argument_names(_API, inside, nondiff_argnames, _SET_THE_RULE)
     return CustomJvp(_API, f, _Call(inside, names, saved_orders))
 
@@ -152,11 +151,8 @@ class CustomJvp(CustomGradient):
     def defjvp(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         """Sets the tangent rule and returns it."""
         call: _Call = self.__tf_cg_ops__().run
-        if not callable(rule):
-            raise TypeError(
-                f"{_API}: the tangent rule of '{text.name_of(self)}' must be a function, got "
-                f"{text.describe_type(rule)}. Write @{call.variable}.defjvp above rule(primals, tangents)."
-            )
+        advice = f"Write @{call.variable}.defjvp above rule(primals, tangents)."
+        misplaced_calls.check_function(_API, f"the tangent rule of '{text.name_of(self)}'", rule, advice)
         call.rule = rule
         return rule
 

@@ -88,12 +88,7 @@ def custom_vjp(
       `ctx.set_materialize_grads`.
     """
     for name, function, call in (("forward", forward, "*args"), ("backward", backward, "residuals, *dys")):
-        if not callable(function):
-            raise TypeError(
-                f"custom_vjp: {name} must be a function, got {text.describe_type(function)}. Pass the function itself: "
-                f"{name}({call})."
-            )
-        misplaced_calls.check_is_no_class("custom_vjp", name, function)
+        misplaced_calls.check_function("custom_vjp", name, function, f"Pass the function itself: {name}({call}).")
     backward = as_function(backward)
     nondiff_argnames = check_argument_names("custom_vjp", forward, nondiff_argnames, _NOT_AS_IN_JAX)
     saved_orders = check_saved_orders("custom_vjp", saved_orders)

@@ -97,12 +97,8 @@ def scan(
     Source: Chen et al., "Training deep nets with sublinear memory cost" (2016), arXiv:1604.06174; nested segments:
     Griewank and Walther, "Evaluating derivatives" (2008), chapter 12.
     """
-    if not callable(f):
-        raise TypeError(
-            f"{_API}: f must be a function f(carry, x) that returns (carry, y), got {text.describe_type(f)}. Pass the "
-            "function first."
-        )
-    misplaced_calls.check_is_no_class(_API, "f", f)
+    noun = "a function f(carry, x) that returns (carry, y)"
+    misplaced_calls.check_function(_API, "f", f, "Pass the function first.", noun)
     check_checkpoint(_API, checkpoint)
     reverse = convert.to_bool(_API, "reverse", reverse)
     if length is not None and not tf.convert_to_tensor(length).dtype.is_integer:

@@ -214,13 +214,10 @@ def implicit_minimum(
 def _decorated(problem: Problem, parameter: str, solve: Callable[..., Any] | None) -> Callable[..., Any]:
     """The implicit function, or a decorator for a solver; TypeError if an argument has a wrong type."""
     api, options = problem.api, problem.options
-    if not callable(problem.user_function):
-        raise TypeError(f"{api}: {parameter} must be a function, got {text.describe_type(problem.user_function)}.")
-    linear_solve = options["linear_solve"]
-    if linear_solve is not None and not callable(linear_solve):
-        raise TypeError(
-            f"{api}: linear_solve must be a function such as tf_cg_ops.linear.gmres, got {text.describe(linear_solve)}."
-        )
+    misplaced_calls.check_function(api, parameter, problem.user_function)
+    if options["linear_solve"] is not None:
+        noun = "a function such as tf_cg_ops.linear.gmres"
+        misplaced_calls.check_function(api, "linear_solve", options["linear_solve"], noun=noun)
     for name, value in options.items():
         if name != "linear_solve" and not isinstance(value, bool):
             raise TypeError(f"{api}: {name} must be True or False, got {text.describe(value)}. Pass a Python bool.")

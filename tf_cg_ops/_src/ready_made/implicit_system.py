@@ -6,11 +6,11 @@ from typing import Any, TypedDict
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import pytree, text, tf_internal
+from tf_cg_ops._src.core import misplaced_calls, pytree, text, tf_internal
 from tf_cg_ops._src.core.signature import bind, check_takes
 from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.core.variables import as_variable
-from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, not_a_function
+from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.linear.equations import Equations, Point, with_derivative
 from tf_cg_ops._src.linear.packing import ROUNDING, Packing
@@ -53,8 +53,8 @@ def implicit_function(problem: Problem, solve: Callable[..., Any]) -> CustomGrad
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         return _Call(problem, text.name_of(function)).solve(_translated(function), function, (list(args), kwargs))
 
-    if not callable(getattr(solve, "__func__", solve)):  # A classmethod is not callable.
-        raise not_a_function(problem.api, solve, "Pass the solver, then call the result with the solver's arguments.")
+    advice = "Pass the solver, then call the result with the solver's arguments."
+    misplaced_calls.check_function(problem.api, "the argument", solve, advice)
     return CustomGradient(problem.api, solve, run)
 
 

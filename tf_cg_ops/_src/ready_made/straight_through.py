@@ -291,19 +291,16 @@ def check_surrogate(api: str, surrogate: Any, slope: Any, derivative: Any) -> No
         raise TypeError(f"{api}: slope must be a number above 0, got {text.describe(slope)}.")
     if not 0 < slope < float("inf"):
         raise ValueError(f"{api}: slope must be a finite number above 0, got {slope!r}.")
-    if derivative is not None and not callable(derivative):
-        raise TypeError(f"{api}: derivative must be a function of x, got {text.describe(derivative)}.")
+    if derivative is not None:
+        misplaced_calls.check_function(api, "derivative", derivative, noun="a function of x")
     if isinstance(surrogate, str):
         if surrogate not in DERIVATIVES:
             raise ValueError(
                 f"{api}: surrogate must be one of {text.quoted(DERIVATIVES)}, or a function of x, got {surrogate!r}."
             )
-    elif not callable(surrogate):
-        raise TypeError(
-            f"{api}: surrogate must be a name such as 'sigmoid', or a function of x, got {text.describe(surrogate)}."
-        )
-    for name, function in (("surrogate", surrogate), ("derivative", derivative)):
-        misplaced_calls.check_is_no_class(api, name, function)
+    else:
+        noun = "a name such as 'sigmoid', or a function of x"
+        misplaced_calls.check_function(api, "surrogate", surrogate, noun=noun)
     if derivative is not None and surrogate != "identity":
         raise ValueError(f"{api}: pass either surrogate or derivative, got both.")
     if slope != 1 and (derivative is not None or callable(surrogate)):

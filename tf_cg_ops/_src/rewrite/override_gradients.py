@@ -89,11 +89,8 @@ def override_gradients(
     Differs from `tf.Graph.gradient_override_map` of TensorFlow 1, which TensorFlow 2 does not replace: it changes a
     function that already exists, and rules are functions, not registered names.
     """
-    if not callable(f):
-        raise TypeError(
-            f"{_API}: f must be a function, a model, or a function of a loaded SavedModel such as "
-            f"loaded.signatures['serving_default'], got {text.describe_type(f)}. {_CALL}"
-        )
+    noun = "a function, a model, or a function of a loaded SavedModel such as loaded.signatures['serving_default']"
+    misplaced_calls.check_function(_API, "f", f, _CALL, noun)
     table = RuleTable(_API, rules, inside, unmatched)
 
     built = built_functions.Table(16)  # Not the table of all functions, because these hold the rules.

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, signature, text
+from tf_cg_ops._src.core import convert, misplaced_calls, signature, text
 from tf_cg_ops._src.core.types import Structure
 
 # An op type, or a predicate on a tf.Operation. Public functions take any key: for type checkers, a dict whose keys are
@@ -51,12 +51,12 @@ class RuleTable:
                     f"{api}: a key of rules must be an op type such as 'Relu', or a function of a tf.Operation that "
                     f"returns a bool, got the function '{text.name_of(key)}' of {_package(key)}. {_advice(key)}"
                 )
-            if not callable(rule):
-                raise TypeError(
-                    f"{api}: the rule for {_described(key)} must be a function rule(op, *dy) that returns the "
-                    f"gradients of op.inputs, got {text.describe_type(rule)}."
-                )
-            must_take = f"{api}: the rule for {_described(key)} must take the op and the upstream gradients by position"
+            name, noun = (
+                f"the rule for {_described(key)}",
+                "a function rule(op, *dy) that returns the gradients of op.inputs",
+            )
+            misplaced_calls.check_function(api, name, rule, noun=noun)
+            must_take = f"{api}: {name} must take the op and the upstream gradients by position"
             advice = "If that makes a rule, call it, as in tf_cg_ops.rules.clip(norm=1.0)."
             signature.check_takes(rule, [None], {}, must_take, advice, partial=True)
         self._rules = dict(rules)
