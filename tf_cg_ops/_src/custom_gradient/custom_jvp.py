@@ -14,7 +14,7 @@ from tf_cg_ops._src.core import convert, misplaced_calls, pytree, slices, tapes,
 from tf_cg_ops._src.core.signature import arguments_by_name, check_argument_names, check_takes, has_parameter, misfit
 from tf_cg_ops._src.core.types import P, R, Structure
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
-from tf_cg_ops._src.custom_gradient.checks import fitted
+from tf_cg_ops._src.custom_gradient.checks import GradientChecks
 from tf_cg_ops._src.custom_gradient.decorator import PASS_THE_FUNCTION, CustomGradient, check_saved_orders
 from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.keras import registration
@@ -29,10 +29,9 @@ _WORDING = Wording(
     subject="the tangent rule of '{function}'",
     gradient_function="rule",
     parameters="primals, tangents",
-    no_tensor="{subject} must return Tensors as tangents, got {got}. Return None for an output that has no tangent.",
-    wrong_dtype="{subject} must return a tangent of dtype {expected}, got {got}. {how_to_cast}",
-    wrong_shape="{subject} must return a tangent with the shape of the value, {expected}, got {got}.",
-    takes_no_variables=(
+    noun="tangent",
+    of="output",
+    takes_variables=(
         "the tangent rule must take them. Write rule(primals, tangents, variables=None, variable_tangents=None)."
     ),
 )
@@ -315,11 +314,8 @@ class _Tangents:
             gradients = pytree.regroup(values, components, by_point[: len(tensors)])
             return (gradients, by_point[len(tensors) :]) if variables else gradients
 
-        def without_variables(*dys: Any) -> Any:
-            return transposed(*dys)
-
         # GradientChecks looks into the signature for `variables`.
-        return transposed if has_parameter(self.rule, "variable_tangents") else without_variables
+        return transposed if has_parameter(self.rule, "variable_tangents") else lambda *dys: transposed(*dys)
 
     def _checked(self, dy: Any) -> list[Any]:
         """The tangents of the leaves of the value."""
@@ -332,26 +328,15 @@ class _Tangents:
             ) from None
         # Not earlier, since the function does not read a variable that it only returns.
         outputs = [pytree.to_output(leaf) for leaf in tf.nest.flatten(self.value)]
-        return [self._checked_tangent(tangent, output) for tangent, output in zip(leaves, outputs, strict=True)]
-
-    def _checked_tangent(self, tangent: Any, output: Any) -> Any:
-        """Checks the tangent of a leaf of the value; returns it, or None."""
-        targets = [t for t in pytree.tensors_for_gradients(output) if tf_internal.is_trainable(t)]
-        if tangent is None or not targets:
-            return None
-        if not pytree.is_composite(output):
-            return self._fitted(tangent, targets[0])
-        parts = pytree.tensors_for_gradients(tangent)
-        if type(tangent) is not type(output) or len(parts) != len(targets):
-            raise TypeError(
-                f"{self._subject} must return {text.describe_type(output)} as the tangent, like the value, got "
-                f"{text.describe_type(tangent)}."
-            )
-        pairs = zip(parts, targets, strict=True)
-        return pytree.regroup([tangent], [parts], [self._fitted(part, target) for part, target in pairs])[0]
-
-    def _fitted(self, tangent: Any, output: tf.Tensor) -> tf.Tensor:
-        return fitted(_WORDING, self.function, tangent, "", output.shape, output.dtype)
+        checks = GradientChecks(_WORDING, self.function, pytree.Leaves([], list), [], [])
+        checked: list[Any] = []
+        for name, tangent, output in zip(pytree.leaf_names("y", self.value), leaves, outputs, strict=True):
+            tensors = pytree.tensors_for_gradients(output)
+            if tangent is None or not any(map(tf_internal.is_trainable, tensors)):
+                checked.append(None)
+            else:
+                checked += pytree.regroup([output], [tensors], checks.of_leaf(repr(name), tangent, output, tensors))
+        return checked
 
 
 def _zero_of_constant(primal: Any) -> Any:

@@ -94,18 +94,17 @@ def custom_vjp(
     saved_orders = check_saved_orders("custom_vjp", saved_orders)
     materialize_grads = convert.to_bool("custom_vjp", "materialize_grads", materialize_grads)
     takes_needed = "needed" not in nondiff_argnames and has_parameter(backward, "needed")
+    parameters = ", ".join(["residuals", "*dys", *nondiff_argnames, *["needed"][:takes_needed]])
     wording = Wording(
         "custom_vjp",
-        name=text.name_of(backward),
-        subject="backward '{name}' of '{function}'",
+        subject=f"backward '{text.name_of(backward)}' of '{{function}}'",
         gradient_function="backward",
-        parameters=", ".join(["residuals", "*dys", *nondiff_argnames, *["needed"][:takes_needed]]),
+        parameters=parameters,
         binds_arguments=True,
         names_keywords=True,
         how_to_call="Unlike in PyTorch, forward takes no ctx: it returns (value, residuals).",
-        takes="{subject} must take the residuals and {upstream} (one for each Tensor of the value)",
-        wrong_shape=f"{Wording.wrong_shape} {_ORDER}",
-        raised=f"raised in {{subject}}. {_ORDER}",
+        takes=f"the residuals and {Wording.takes}",
+        advice=f"The order of its arguments is backward({parameters}).",
     )
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -136,6 +135,3 @@ def custom_vjp(
         )
 
     return CustomGradient("custom_vjp", forward, run)
-
-
-_ORDER = "The order of its arguments is {gradient_function}({parameters})."

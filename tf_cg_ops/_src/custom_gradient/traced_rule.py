@@ -116,8 +116,9 @@ def trace(
         with derivative(current_order() + 1, saved_orders):
             return _trace(name, results, backward, conversion)
     except Exception as exception:
+        error = f"{type(exception).__name__}: {exception}".removesuffix(".")
         # The traceback would keep the traced graphs alive.
-        return without_rule(wording.not_traced_message(name, exception), exception.with_traceback(None))
+        return without_rule(wording.message(wording.not_traced, name, error=error), exception.with_traceback(None))
 
 
 def in_forward_mode(inputs: Sequence[tf.Tensor]) -> bool:

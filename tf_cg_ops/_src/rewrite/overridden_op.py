@@ -103,15 +103,14 @@ def attach_traced_rule(
 def _wording(api: str, rule: Rule) -> Wording:
     return Wording(
         api,
-        name=text.name_of(rule),
-        subject="the rule '{name}' for the op {function}",
+        subject=f"the rule '{text.name_of(rule)}' for the op {{function}}",
         gradient_function="rule",
         parameters="op, *dys",
         binds_arguments=True,
-        takes="{subject} must take the op and {upstream} (one for each output)",
+        takes="the op and {upstream} (one for each output)",
         not_traced=(
-            "'{name}', the rule for the op {function}, must be a function that TensorFlow can trace into a "
-            "graph, got {error}. Correct the rule, or compute it with TensorFlow operations."
+            "{subject} must be a function that TensorFlow can trace into a graph, got {error}. Correct the rule, or "
+            "compute it with TensorFlow operations."
         ),
         is_for_users_code=False,  # A rule can call `rules.built_in`, which raises its own error for some ops.
     )

@@ -51,10 +51,8 @@ class RuleTable:
                     f"{api}: a key of rules must be an op type such as 'Relu', or a function of a tf.Operation that "
                     f"returns a bool, got the function '{text.name_of(key)}' of {_package(key)}. {_advice(key)}"
                 )
-            name, noun = (
-                f"the rule for {_described(key)}",
-                "a function rule(op, *dy) that returns the gradients of op.inputs",
-            )
+            name = f"the rule for {_described(key)}"
+            noun = "a function rule(op, *dy) that returns the gradients of op.inputs"
             misplaced_calls.check_function(api, name, rule, noun=noun)
             must_take = f"{api}: {name} must take the op and the upstream gradients by position"
             advice = "If that makes a rule, call it, as in tf_cg_ops.rules.clip(norm=1.0)."
