@@ -184,6 +184,14 @@ def leaves_of_value(api: str, name: str, value: Any) -> list[Any]:
     return leaves
 
 
+def pair(subject: str, names: str, value: Any, advice: str = "", types: Any = (tuple, list)) -> Any:
+    """What a user's function returned, if it is a pair; otherwise TypeError with the names of its two parts."""
+    if not isinstance(value, types) or len(value) != 2:
+        advice = advice or f"End it with: return {names}"
+        raise TypeError(f"{subject} must return a pair ({names}), got {text.describe_type(value)}. {advice}")
+    return value
+
+
 def spread(arguments: list[Argument]) -> list[Argument]:
     """Splits `*args` and `**kwargs` into one argument for each item."""
     spread = []

@@ -71,11 +71,8 @@ class GradientChecks:
                 )
             return self._of_leaves(answer, self.arguments, self.inputs)
         answer = list(answer) if isinstance(answer, Iterator) else answer
-        if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-            raise TypeError(
-                f"{self._subject} must return a pair (gradients of the inputs, gradients of the variables), got "
-                f"{text.describe_type(answer)}. Return None for a variable that has no gradient."
-            )
+        advice = "Return None for a variable that has no gradient."
+        pytree.pair(self._subject, "gradients of the inputs, gradients of the variables", answer, advice)
         variables = pytree.Leaves(
             list(self.variables), lambda: [pytree.Argument(f"variable {v.name}", v) for v in self.variables]
         )

@@ -257,12 +257,7 @@ class _Tangents:
             check_takes(self.rule, (self.primals, structured), options, must_take)
             text.add_note(error, f"{self._subject} is called as rule({parameters}), with two tuples.")
             raise
-        if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-            raise TypeError(
-                f"{self._subject} must return a pair (y, dy), got {text.describe_type(answer)}. End it with: return y, "
-                "dy"
-            )
-        return self._checked(answer[1])
+        return self._checked(pytree.pair(self._subject, "y, dy", answer)[1])
 
     def for_accumulator(
         self,

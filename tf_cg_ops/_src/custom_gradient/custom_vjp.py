@@ -113,12 +113,7 @@ def custom_vjp(
 
         def compute(*args: Any, **kwargs: Any) -> Any:
             answer = function(*args, **kwargs)
-            if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-                raise TypeError(
-                    f"custom_vjp: '{text.name_of(function)}' must return a pair (value, residuals), got "
-                    f"{text.describe_type(answer)}. End it with: return value, residuals"
-                )
-            value, residuals = answer
+            value, residuals = pytree.pair(f"custom_vjp: '{text.name_of(function)}'", "value, residuals", answer)
             bound = functools.partial(backward, residuals, **nondiff)
             if materialize_grads and not takes_needed:
                 return value, bound

@@ -123,13 +123,11 @@ class _Scan:
         def step(*tensors: tf.Tensor) -> list[tf.Tensor]:
             x = checkpointed_loop.pack(xs, tensors[len(carry.leaves) :])
             value = f(carry.pack(tensors[: len(carry.leaves)]), x)
-            if not isinstance(value, tuple) or len(value) != 2:
-                raise TypeError(
-                    f"{_API}: '{name}' must return a pair (carry, y), got {text.describe_type(value)}. End it with: "
-                    "return carry, y (or: return carry, None). In tf.scan, unlike here, the function returns only the "
-                    "carry."
-                )
-            new_carry, y = value
+            advice = (
+                "End it with: return carry, y (or: return carry, None). In tf.scan, unlike here, the function returns "
+                "only the carry."
+            )
+            new_carry, y = pytree.pair(f"{_API}: '{name}'", "carry, y", value, advice, types=tuple)
             y = checkpointed_loop.to_tensors(_API, f"the output y of '{name}'", y, "Return Tensors.")
             ys = _dense_leaves(f"the output y of '{name}'", y)
             # Without its Tensors, because they belong to the trace.

@@ -89,19 +89,12 @@ class _Call:
             # Checks the arguments against the signature, unless all are Tensors passed by position.
             pytree.flatten_arguments(api, user_solver, args, kwargs)
             root = solver(*args, **kwargs)
-        except TypeError as error:
-            try:
-                bind(api, user_solver, args, kwargs)
-            except TypeError as mismatch:
-                raise TypeError(f"{mismatch} The {self._problem.noun} comes first, the solver second.") from error
+        except TypeError:
+            bind(api, user_solver, args, kwargs, f"The {self._problem.noun} comes first, the solver second.")
             raise
         if has_aux:
-            if not isinstance(root, tuple) or len(root) != 2:
-                raise TypeError(
-                    f"{api}: '{self._name}' must return a pair (y, aux), since has_aux is True, got "
-                    f"{text.describe_type(root)}. End it with: return y, aux"
-                )
-            root, aux = root
+            advice = "End it with: return y, aux (or leave out has_aux)."
+            root, aux = pytree.pair(f"{api}: '{self._name}'", "y, aux", root, advice, types=tuple)
         advice = "To return other results too, pass has_aux=True."
         self._packing = Packing(f"{api}: '{self._name}' must return y as", "y", root, advice, self._batched)
         y = self._packing.unpack(self._with_derivative(tf.stop_gradient(self._packing.packed), arguments))
