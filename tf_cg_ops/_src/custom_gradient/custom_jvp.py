@@ -131,6 +131,7 @@ def custom_jvp(
         does not return a pair; a tangent has the wrong dtype.
       ValueError: `nondiff_argnames` has a name that is not an argument; `saved_orders` is less than 1; the tangents do
         not fit the value in structure or shape.
+      tf.errors.InvalidArgumentError: In forward mode, a shape is wrong at run time.
 
     Differs from `jax.custom_jvp`: arguments without a derivative are named, and reach the rule as keywords.
     """
