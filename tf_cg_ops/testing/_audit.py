@@ -125,7 +125,7 @@ def audit(
     else:
         args = _as_keras_takes(f, name, args)
     positional, keywords = ([], dict(args)) if isinstance(args, Mapping) else (list(args), {})
-    positional, keywords = tf.nest.map_structure(_to_tensor, (positional, keywords))
+    positional, keywords = tf.nest.map_structure(_example_to_tensor, (positional, keywords))
     with _explained(name, f):
         call = TracedCall(f, positional, keywords)
         total = sum(map(is_place, all_operations(call.graph.get_operations())))
@@ -326,7 +326,7 @@ def _explained(name: str, f: Any) -> Iterator[None]:
         ) from error
 
 
-def _to_tensor(leaf: Any) -> Any:
+def _example_to_tensor(leaf: Any) -> Any:
     is_number = isinstance(leaf, (float, complex, np.ndarray, np.inexact))
     return tf.convert_to_tensor(leaf) if is_number else leaf
 

@@ -169,7 +169,7 @@ def _is_tensor(leaf: Any) -> bool:
 _CONSTANTS = (bool, int, float, complex, str, bytes, np.ndarray, np.generic, tf.DType, tf.TensorShape, type(None))
 
 
-def leaves_of_value(api: str, name: str, value: Any) -> list[Any]:
+def check_leaves(api: str, name: str, value: Any) -> list[Any]:
     """The leaves of what the function `name` returned.
 
     Raises TypeError for an object that tf.nest does not open: Tensors in it would not have the gradient.
@@ -192,7 +192,7 @@ def pair(subject: str, names: str, value: Any, advice: str = "", types: Any = (t
     return value
 
 
-def spread(arguments: list[Argument]) -> list[Argument]:
+def spread_stars(arguments: list[Argument]) -> list[Argument]:
     """Splits `*args` and `**kwargs` into one argument for each item."""
     spread = []
     for argument in arguments:

@@ -25,7 +25,7 @@ class _MisfitError(ValueError):
     """A part of the answer does not have the structure of its argument. The text continues a sentence."""
 
 
-def read(wording: Wording, function: str, answer: Any, arguments: pytree.Leaves, kinds: Sequence[int]) -> list[Any]:
+def entries(wording: Wording, function: str, answer: Any, arguments: pytree.Leaves, kinds: Sequence[int]) -> list[Any]:
     """One entry for each leaf of the arguments, from the answer of the gradient function of `function`.
 
     Raises ValueError or TypeError if the answer does not fit, or has several gradients for `**kwargs` without names.
@@ -75,7 +75,7 @@ def _only_reading(
     wording: Wording, subject: str, answer: Any, flat: list[Any] | None, arguments: pytree.Leaves, kinds: Sequence[int]
 ) -> list[Any]:
     """The entries, on which all ways to read the answer agree; `flat` is the flat answer if it has no dict."""
-    items = [i for a in arguments.arguments for i in (pytree.spread([a]) if a.star == "*" else [a])]
+    items = [i for a in arguments.arguments for i in (pytree.spread_stars([a]) if a.star == "*" else [a])]
     rest = iter(kinds)
     units = [(item.name, tf.nest.map_structure(lambda _: next(rest), item.value)) for item in items]
     ways = [(flat, list(zip(arguments.names, kinds, strict=True)))] if flat is not None else []

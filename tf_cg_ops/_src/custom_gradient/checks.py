@@ -93,12 +93,12 @@ class GradientChecks:
             return list(flat)
         checked: list[Any] = []
         kinds = list(map(_kind_of, leaves.values, inputs))
-        entries = answers.read(self.wording, self.function, answer, leaves, kinds)
+        entries = answers.entries(self.wording, self.function, answer, leaves, kinds)
         for i, (entry, value, tensors) in enumerate(zip(entries, leaves.values, inputs, strict=True)):
             gradient = slices.kept(entry)
             if gradient is None:
                 checked += [None] * len(tensors)
-            elif len(tensors) == 1 and _fits(gradient, tensors[0]):
+            elif len(tensors) == 1 and _fits_target(gradient, tensors[0]):
                 checked.append(gradient)
             else:
                 checked += self.of_leaf(repr(leaves.names[i]), gradient, value, tensors)
@@ -227,10 +227,10 @@ def _fits_exactly(gradient: Any, tensors: list[tf.Tensor]) -> bool:
     """Whether the check is done: None, or a fitting EagerTensor for a single Tensor, as in most eager calls."""
     if len(tensors) != 1:
         return False
-    return gradient is None or (type(gradient) is EagerTensor and _fits(gradient, tensors[0]))
+    return gradient is None or (type(gradient) is EagerTensor and _fits_target(gradient, tensors[0]))
 
 
-def _fits(gradient: Any, target: tf.Tensor) -> bool:
+def _fits_target(gradient: Any, target: tf.Tensor) -> bool:
     """A fast check: True if a Tensor has the dtype and static shape of the target; False means to look closer."""
     if type(gradient) is type(target) is EagerTensor:
         same_dtype = dtype_number_of(gradient) == dtype_number_of(target)

@@ -141,7 +141,7 @@ def custom_jvp(
     inside = getattr(f, "__func__", f) if isinstance(f, (classmethod, staticmethod)) else f
     misplaced_calls.check_function(_API, "the argument", inside, PASS_THE_FUNCTION)
     names = check_argument_names(_API, inside, nondiff_argnames, _SET_THE_RULE)
-    return CustomJvp(_API, f, _Call(inside, names, saved_orders))
+    return CustomJvp(_API, f, _JvpCall(inside, names, saved_orders))
 
 
 class CustomJvp(CustomGradient):
@@ -150,7 +150,7 @@ class CustomJvp(CustomGradient):
     @tf_internal.autograph_artifact
     def defjvp(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         """Sets the tangent rule and returns it."""
-        call: _Call = self.__tf_cg_ops__().run
+        call: _JvpCall = self.__tf_cg_ops__().run
         advice = f"Write @{call.variable}.defjvp above rule(primals, tangents)."
         misplaced_calls.check_function(_API, f"the tangent rule of '{text.name_of(self)}'", rule, advice)
         call.rule = rule
@@ -166,7 +166,7 @@ class CustomJvp(CustomGradient):
 
 
 @dataclasses.dataclass(eq=False)
-class _Call:
+class _JvpCall:
     """Calls a decorated function or method with its rule."""
 
     function: Callable[..., Any]
@@ -196,7 +196,7 @@ class _Call:
         nondiff = arguments_by_name(_API, function, args, kwargs, self.nondiff_argnames)
         nondiff = {name: pytree.with_own_containers(value) for name, value in nondiff.items()}
         arguments = pytree.flatten_arguments(_API, function, args, kwargs, self.nondiff_argnames).arguments
-        primals = tuple(pytree.as_at_the_call(argument.value) for argument in pytree.spread(arguments))
+        primals = tuple(pytree.as_at_the_call(argument.value) for argument in pytree.spread_stars(arguments))
 
         def compute(*args: Any, **kwargs: Any) -> Any:
             value = pytree.with_own_containers(function(*args, **kwargs))
@@ -258,7 +258,7 @@ class _Tangents:
             check_takes(self.rule, (self.primals, structured), options, must_take)
             text.add_note(error, f"{self._subject} is called as rule({parameters}), with two tuples.")
             raise
-        return self._checked(pytree.pair(self._subject, "y, dy", answer)[1])
+        return self._checked_tangents(pytree.pair(self._subject, "y, dy", answer)[1])
 
     def for_accumulator(
         self,
@@ -313,7 +313,7 @@ class _Tangents:
         # GradientChecks looks into the signature for `variables`.
         return transposed if has_parameter(self.rule, "variable_tangents") else lambda *dys: transposed(*dys)
 
-    def _checked(self, dy: Any) -> list[Any]:
+    def _checked_tangents(self, dy: Any) -> list[Any]:
         """The tangents of the leaves of the value."""
         try:
             leaves = pytree.flatten_up_to(self.value, dy)

@@ -12,7 +12,7 @@ from tf_cg_ops._src.core import convert, misplaced_calls, text, tf_internal
 from tf_cg_ops._src.core.signature import check_argument_names, has_parameter
 from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
-from tf_cg_ops._src.external.adjoint import call_with_gradient
+from tf_cg_ops._src.external.adjoint import call_in_python
 from tf_cg_ops._src.external.arguments import API, find_tensors
 from tf_cg_ops._src.external.python_call import Call, Options
 
@@ -117,11 +117,11 @@ def numpy_function(
         tensors, arguments = find_tensors(function, args, kwargs, nondiff_argnames, float_dtype)
         call = Call(options, arguments)
         if tf.executing_eagerly():
-            outputs = call_with_gradient(call, tensors)
+            outputs = call_in_python(call, tensors)
         else:
             # The error of a graph that cannot be saved shows this name.
             with tf.name_scope(name or re.sub(r"\W", "_", f"{API}_of_{text.name_of(function)}", flags=re.ASCII)):
-                outputs = call_with_gradient(call, tensors)
+                outputs = call_in_python(call, tensors)
         return outputs[0] if options.is_single else tf.nest.pack_sequence_as(output_signature, outputs)
 
     wrapped = CustomGradient(API, f, run)

@@ -124,7 +124,7 @@ class Call:
             event_shape = () if batch_dims is None else kept.x_shapes[i][batch_dims:]
             dtype = jacobians.dtype_for(self.dtypes[0], self.x_dtypes[i])
             shape = (*kept.value_shapes[0], *event_shape)
-            found.append(self._gradient(self.arguments.subject, i, gradient, dtype, shape, self.options))
+            found.append(self._checked_gradient(self.arguments.subject, i, gradient, dtype, shape, self.options))
         return found
 
     def derivative(self, kept: Kept, vectors: Arrays, needed: Sequence[bool] | None) -> list[np.ndarray]:
@@ -140,8 +140,8 @@ class Call:
             answer = {i: dx if self.x_dtypes[i].is_complex else dx.real for i, dx in answer.items()}
         else:
             options = kept.nondiff | ({"needed": tuple(needed)} if self.options.takes_needed else {})
-            answer = self.arguments.gradients(_OF_VJP, _call(subject, "vjp", self.options.vjp, kept, dys, options))
-        return [self._gradient(subject, i, answer[i], self.x_dtypes[i], kept.x_shapes[i]) for i in x]
+            answer = self.arguments.gradients(_OF_VJP, _call_rule(subject, "vjp", self.options.vjp, kept, dys, options))
+        return [self._checked_gradient(subject, i, answer[i], self.x_dtypes[i], kept.x_shapes[i]) for i in x]
 
     def _tangents(self, kept: Kept, tangents: Arrays) -> list[np.ndarray]:
         """The tangents of the differentiable leaves of the value, from one tangent for each differentiable input."""
@@ -150,7 +150,7 @@ class Call:
             answer = answer if self.dtypes[0].is_complex else answer.real
         else:
             subject = f"{API}: jvp of '{self.arguments.name}'"
-            answer = _call(subject, "jvp", self.options.jvp, kept, tangents, kept.nondiff)
+            answer = _call_rule(subject, "jvp", self.options.jvp, kept, tangents, kept.nondiff)
         return self._leaves("tangent", answer, kept.value_shapes)
 
     def _leaves(self, noun: str, answer: Any, shapes: list[Any]) -> list[np.ndarray]:
@@ -165,7 +165,7 @@ class Call:
                 f"{self.options.output_signature}, got {text.describe(answer)}. Return one array for each TensorSpec."
             ) from None
         return [
-            _checked(
+            _checked_array(
                 subject,
                 leaf,
                 functools.partial(_leaf_noun, noun, i, len(self.dtypes)),
@@ -177,7 +177,7 @@ class Call:
             if is_value or self.dtypes[i] in convert.DTYPES
         ]
 
-    def _gradient(
+    def _checked_gradient(
         self,
         subject: str,
         i: int,
@@ -193,14 +193,14 @@ class Call:
             raise ValueError(
                 f"{subject} must return a {noun()}, got None. Name an input that has no gradient in nondiff_argnames."
             )
-        return _checked(subject, gradient, noun, dtype, shape, hint)
+        return _checked_array(subject, gradient, noun, dtype, shape, hint)
 
 
 def _leaf_noun(noun: str, i: int, count: int) -> str:
     return noun if count == 1 else f"{noun} (leaf {i} of {count})"
 
 
-def _call(
+def _call_rule(
     subject: str, kind: str, function: Callable[..., Any], kept: Kept, vectors: Arrays, options: dict[str, Any]
 ) -> Any:
     """Calls a `vjp` or `jvp`; TypeError if its parameters do not fit."""
@@ -214,7 +214,7 @@ def _call(
 _as_numpy = functools.cache(lambda dtype: np.dtype(dtype.as_numpy_dtype))  # The property takes longer than a copy.
 
 
-def _checked(
+def _checked_array(
     subject: str, result: Any, noun: Callable[[], str], dtype: tf.DType, shape: Any, hint: Options | str
 ) -> np.ndarray:
     """A copy of a result in this dtype; an error if it is not numbers of this shape, where None is any size."""

@@ -1,6 +1,6 @@
-"""Chooses where to cut a traced graph, and which of the pieces to compute again.
+"""Chooses where to cut a traced graph, and which of the segments to compute again.
 
-A cut keeps the values that cross it. A piece that is computed again holds its values only during its own part of the
+A cut keeps the values that cross it. A segment that is computed again holds its values only during its own part of the
 backward pass (Chen et al., "Training deep nets with sublinear memory cost", 2016, arXiv:1604.06174). The graph is cut
 in the order of its ops (Kusumoto et al., "A graph theoretic framework of recomputation algorithms for memory-efficient
 backpropagation", 2019, arXiv:1905.11722). Dynamic programming over the cuts finds the least extra time for a peak, as
@@ -19,17 +19,17 @@ from tf_cg_ops._src.memory.graph_costs import GraphCosts
 _MOST_PLACES = 160
 # The choices that are kept open at each place, by their memory.
 _MOST_CHOICES = 96
-# How far before a cut to look for ops whose results only the next pieces need.
+# How far before a cut to look for ops whose results only the next segments need.
 _WINDOW = 48
 
 
 @dataclasses.dataclass(frozen=True)
 class Cuts:
-    """Pieces of a graph: the ops from one place to the next."""
+    """Segments of a graph: the ops from one place to the next."""
 
-    places: list[int]  # The first op of each piece, and the number of all ops.
-    is_recomputed: list[bool]  # For each piece.
-    kept: list[float]  # The bytes that each piece keeps besides the pieces before it.
+    places: list[int]  # The first op of each segment, and the number of all ops.
+    is_recomputed: list[bool]  # For each segment.
+    kept: list[float]  # The bytes that each segment keeps besides the segments before it.
     peak: float
     extra_cost: float
     course: list[float]  # The bytes held at each candidate for a cut, in the forward pass and then backwards.
@@ -43,8 +43,8 @@ class Choices:
         num_ops = len(costs.operations)
         bucket = lambda numbers: np.searchsorted(places, numbers, side="right") - 1  # noqa: E731
         values = costs.values
-        # Each of the quadratically many pieces asks for sums over values. They are differences of sums that start at
-        # the first op, made once: tables by the piece that produces a value and the one that uses or reads it.
+        # Each of the quadratically many segments asks for sums over values. They are differences of sums that start at
+        # the first op, made once: tables by the segment that produces a value and the one that uses or reads it.
         size = np.array([value.size for value in values], float)
         first = bucket([value.first for value in values])
         # The bucket of the end also holds what outlives the graph, and, for savers, what no gradient reads.
@@ -77,8 +77,8 @@ class Choices:
     @property
     def least_peak(self) -> float:
         """The least peak that some choice of cuts reaches."""
-        # What a piece keeps raises the peaks of all that follow, so the least peak is not found piece by piece. But
-        # what fits a budget fits any larger one, so it can be bisected.
+        # What a segment keeps raises the peaks of all that follow, so the least peak is not found segment by segment.
+        # But what fits a budget fits any larger one, so it can be bisected.
         low, high = 0.0, self.plain_peak
         for _ in range(40):
             middle = (low + high) / 2

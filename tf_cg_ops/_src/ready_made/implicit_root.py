@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-def _advice(call: str) -> str:
+def _how_to_write(call: str) -> str:
     function = call.partition("(")[2].partition(",")[0]
     return (
         f"Write {call}, where {function}(y, *args) and solve(*args) take the same arguments, or "
@@ -34,7 +34,7 @@ def implicit_root(
     residual: Callable[..., Structure], solve: None = None, **options: Unpack[Options]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
-@misplaced_calls.explains("implicit_root", _advice("implicit_root(residual, solve)"))
+@misplaced_calls.explains("implicit_root", _how_to_write("implicit_root(residual, solve)"))
 def implicit_root(
     residual: Callable[..., Structure],
     solve: Callable[..., Structure] | None = None,
@@ -110,7 +110,7 @@ def implicit_fixed_point(
     f: Callable[..., Structure], solve: None = None, **options: Unpack[Options]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
-@misplaced_calls.explains("implicit_fixed_point", _advice("implicit_fixed_point(f, solve)"))
+@misplaced_calls.explains("implicit_fixed_point", _how_to_write("implicit_fixed_point(f, solve)"))
 def implicit_fixed_point(
     f: Callable[..., Structure],
     solve: Callable[..., Structure] | None = None,
@@ -165,7 +165,7 @@ def implicit_minimum(
     objective: Callable[..., tf.Tensor], solve: None = None, **options: Unpack[Options]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
-@misplaced_calls.explains("implicit_minimum", _advice("implicit_minimum(objective, solve)"))
+@misplaced_calls.explains("implicit_minimum", _how_to_write("implicit_minimum(objective, solve)"))
 def implicit_minimum(
     objective: Callable[..., tf.Tensor],
     solve: Callable[..., Structure] | None = None,

@@ -154,7 +154,7 @@ def with_surrogate(api: str, f: Callable[..., Any], surrogate: Any, slope: Any, 
                     f"{float(x.dtype.max)}, or cast x."
                 )
             returned = function(*args, **kwargs)
-            pytree.leaves_of_value(api, text.name_of(function), returned)
+            pytree.check_leaves(api, text.name_of(function), returned)
             value = tf.cast(tf.convert_to_tensor(returned), x.dtype)
             message = (
                 f"{api}: '{text.name_of(function)}' must return the shape of x, {{expected}}, got {{got}}. For a "
@@ -168,7 +168,7 @@ def with_surrogate(api: str, f: Callable[..., Any], surrogate: Any, slope: Any, 
             def grad_fn(dy: Any, variables: Sequence[tf.Variable] = ()) -> Any:
                 dy = slices.kept(dy)
                 if tf.is_tensor(dy) and not isinstance(dy, tf.IndexedSlices):
-                    dy = _of_shape(x, dy, message)
+                    dy = _with_shape_of(x, dy, message)
                 dx = gradient(dy) if gradient else None  # No tape watched x.
                 gradients = [dx, *[None] * (len(leaves) - 1)]
                 return (gradients, [None] * len(variables)) if variables else gradients
@@ -202,12 +202,12 @@ def _gradient_of_surrogate(
     point = tf.identity(x)  # A surrogate that closes over x has no derivative by that.
     with tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
         tape.watch(point)
-        value = _call(api, "surrogate", surrogate, point, name)
+        value = _call_surrogate(api, "surrogate", surrogate, point, name)
         _check_static(value, x, message)
 
     def gradient(dy: Any) -> tf.Tensor:
         # This reads `dy`, which has the shape of x, because some gradients do not read the value.
-        dy = _of_shape(
+        dy = _with_shape_of(
             value, tf.convert_to_tensor(slices.to_dense(dy)), message.format(expected="{got}", got="{expected}")
         )
         dx = slices.to_dense(tape.gradient(value, point, output_gradients=dy))
@@ -224,7 +224,7 @@ def _check_static(value: tf.Tensor, x: tf.Tensor, message: str) -> None:
         raise ValueError(message.format(expected=x.shape, got=value.shape))
 
 
-def _of_shape(x: tf.Tensor, value: tf.Tensor, message: str) -> tf.Tensor:
+def _with_shape_of(x: tf.Tensor, value: tf.Tensor, message: str) -> tf.Tensor:
     """Returns the value, and raises this message, at run time if necessary, unless it has the shape of x."""
     _check_static(value, x, message)
     if value.shape.is_fully_defined() and x.shape.is_fully_defined():
@@ -235,7 +235,7 @@ def _of_shape(x: tf.Tensor, value: tf.Tensor, message: str) -> tf.Tensor:
 _ADVICE = "If it is the derivative of a surrogate, pass it as derivative=."
 
 
-def _call(api: str, noun: str, function: Callable[..., Any], x: tf.Tensor, name: str) -> tf.Tensor:
+def _call_surrogate(api: str, noun: str, function: Callable[..., Any], x: tf.Tensor, name: str) -> tf.Tensor:
     """Calls the user's surrogate or derivative; TypeError unless it returns a Tensor of the dtype of `x`."""
     subject = f"{api}: the {noun} {text.name_of(function)!r} of '{name}'"
     advice = f"Use TensorFlow operations. {_ADVICE}" if noun == "surrogate" else "Return the derivative at x."
@@ -266,7 +266,7 @@ def _user_derivative(api: str, derivative: Callable[[tf.Tensor], Any], x: tf.Ten
         f"{api}: the derivative {text.name_of(derivative)!r} of '{name}' must return the shape of x, {{expected}}, "
         "got {got}. Return one number for each element of x."
     )
-    return _of_shape(x, _call(api, "derivative", derivative, x, name), message)
+    return _with_shape_of(x, _call_surrogate(api, "derivative", derivative, x, name), message)
 
 
 def _to_real_tensor(api: str, function: Callable[..., Any], leaves: Sequence[Any]) -> tf.Tensor:

@@ -9,11 +9,11 @@ import tensorflow as tf
 from tf_cg_ops._src.core import pytree, text, tf_internal
 from tf_cg_ops._src.core.signature import as_function
 from tf_cg_ops._src.custom_gradient import live_rule
+from tf_cg_ops._src.custom_gradient.attaching import attach
 from tf_cg_ops._src.custom_gradient.checks import GradientChecks
-from tf_cg_ops._src.custom_gradient.graph_rule import attach
 from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.graphs import graph_copy
-from tf_cg_ops._src.rewrite.rule_table import Rule
+from tf_cg_ops._src.rewrite.op_rules import Rule
 
 _ORDERS = 3  # Of derivatives that the graph has of a rule.
 

@@ -16,8 +16,8 @@ from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.graphs import control_flow
 from tf_cg_ops._src.graphs.graph_copy import GraphCopy
 from tf_cg_ops._src.rewrite import built_functions, own_gradients
+from tf_cg_ops._src.rewrite.op_rules import Rule, RuleTable
 from tf_cg_ops._src.rewrite.overridden_op import attach_rule
-from tf_cg_ops._src.rewrite.rule_table import Rule, RuleTable
 from tf_cg_ops._src.rewrite.traced_call import ThreadSafeFunction, TracedCall, arrays_to_tensors, spec_of, trace
 
 _API = "override_gradients"
@@ -117,7 +117,7 @@ def override_gradients(
             outputs = shared(*values)
         call.forget_outside()
         value = call.pack(outputs)
-        pytree.leaves_of_value(_API, text.name_of(function), value)  # All of it has gradients.
+        pytree.check_leaves(_API, text.name_of(function), value)  # All of it has gradients.
         return value
 
     return CustomGradient(_API, f, run)
@@ -159,7 +159,7 @@ def copy_with_rules(
     def replace(copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor] | None:
         outputs = copy.copy_op(op, inputs)
         positions = own_gradients.differentiated_inputs(op)
-        if positions is not None and not own.keeps(op, positions, table.inside, own_gradients.name_of(op)):
+        if positions is not None and not own.keeps(op, positions, table.inside, own_gradients.name_of_owner(op)):
             outputs = [tf.identity(result) for result in inputs[: len(op.outputs)]]
         rule = matching.rule_for(op) if op.inputs and op.outputs else None
         return outputs if rule is None else attach_rule(api, rule, op, inputs, outputs, orders=orders)
