@@ -19,7 +19,7 @@ from tf_cg_ops._src.graphs import control_flow
 from tf_cg_ops._src.ready_made.clip import clip as clip_gradients
 from tf_cg_ops._src.ready_made.clip import only_limit, to_limit
 from tf_cg_ops._src.rewrite import elementwise_ops
-from tf_cg_ops._src.rewrite.rule_table import UNREACHED
+from tf_cg_ops._src.rewrite.op_rules import UNREACHED
 
 __all__ = ["built_in", "clip", "deconvnet", "elementwise", "guided", "masked", "pass_through", "zero"]
 

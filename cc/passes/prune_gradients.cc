@@ -87,6 +87,7 @@ bool MayBeDropped(const Node& node) {
 class GradientOnlyInputs {
  public:
   explicit GradientOnlyInputs(const Graph& graph) : position_(graph.num_node_ids(), -1) {
+    // Without the back edges of loops, which would leave no order in which a node comes after all that it depends on.
     tensorflow::GetReversePostOrder(graph, &order_, /*stable_comparator=*/{},
                                     [](const Edge& edge) { return !edge.src()->IsNextIteration(); });
     for (size_t i = 0; i < order_.size(); ++i) position_[order_[i]->id()] = static_cast<int>(i);
@@ -138,8 +139,9 @@ class GradientOnlyInputs {
       if (++steps_ > kMaxSteps) return false;
       if (is_gradient_only && !MayBeDropped(*node)) return false;
       if (is_gradient_only && !IsPure(*node)) {
+        // The walk ends here: the identity waits for this node, so all that it depends on still runs.
         if (effects->insert(node).second) steps_ += kStepsOfEdge;
-      } else if (!node->IsControlFlow()) {
+      } else if (!node->IsControlFlow()) {  // Whether the value runs, the control flow nearest to it decides.
         for (const Edge* edge : node->in_edges()) {
           if (!add(*edge, is_gradient_only, key.first)) return false;
         }
@@ -240,6 +242,7 @@ class Pruner {
   // The name of the pruned copy of the function, or of the function itself if there is nothing to prune.
   std::string Pruned(const std::string& function, int depth) {
     if (depth >= kMaxFunctionDepth && pruned_.count(function) == 0) return function;  // Another chain can be shorter.
+    // Entered before its body is read, so that a function that calls itself finds itself and is not read again.
     const auto [known, is_new] = pruned_.emplace(function, function);
     if (is_new && search_.FindsOpIn(function)) {
       std::string copy;

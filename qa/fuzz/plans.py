@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import tf_cg_ops as cg
 from tf_cg_ops._src.memory import recompute_grad
-from tf_cg_ops._src.memory.plan import Part
+from tf_cg_ops._src.memory.plan import SegmentOps
 
 from . import plan_programs as programs
 
@@ -101,7 +101,7 @@ def cut_at(case):
         allowed = sorted(allowed)
         places = sorted({allowed[cut % len(allowed)] for cut in case.cuts}) if allowed else []
         bounds = itertools.pairwise([0, *places, len(flat.operations)])
-        parts = [Part(flat.operations[a:b], again) for (a, b), again in zip(bounds, case.again, strict=False)]
+        parts = [SegmentOps(flat.operations[a:b], again) for (a, b), again in zip(bounds, case.again, strict=False)]
         return types.SimpleNamespace(note=""), parts
 
     return make_plan

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 from tf_cg_ops._src.core import tf_internal
-from tf_cg_ops._src.custom_gradient import rule_graph
+from tf_cg_ops._src.custom_gradient import captures
 
 from ..support.modes import RUNS, gradients, tape_vjp
 from ..support.processes import run_python
@@ -120,7 +120,7 @@ def test_rules_that_wait_for_each_other_leave_the_capture_as_it_was():
     graph = tf_internal.FuncGraph("gradient")
     outside, inside, other = (tf.constant([i]) for i in (1.0, 2.0, 3.0))
     with graph.as_default():
-        first, second = (rule_graph.capture_substitutes({id(outside): t}) for t in (inside, other))
+        first, second = (captures.capture_substitutes({id(outside): t}) for t in (inside, other))
         first.__enter__()
         second.__enter__()
         assert graph.capture(outside) is graph.capture(other)

@@ -16,7 +16,7 @@ from tf_cg_ops._src.graphs import control_flow
 from tf_cg_ops._src.memory import recompute_grad
 from tf_cg_ops._src.memory.cuts import Choices
 from tf_cg_ops._src.memory.graph_costs import GraphCosts
-from tf_cg_ops._src.memory.plan import Part, Plan
+from tf_cg_ops._src.memory.plan import Plan, SegmentOps
 
 from ..support.modes import RUNS as MODES
 
@@ -124,7 +124,7 @@ def test_gradients_do_not_depend_on_where_the_graph_is_cut(monkeypatch):
     def cut(api, name, memory, flat, sources, is_kept):
         places.append(len(flat.operations))
         parts = flat.operations[: len(places)], flat.operations[len(places) :]
-        return Plan(0, 0, 0.0, (), (), ()), [Part(part, True) for part in parts]
+        return Plan(0, 0, 0.0, (), (), ()), [SegmentOps(part, True) for part in parts]
 
     monkeypatch.setattr(recompute_grad, "make_plan", cut)
     expected = tf.function(gradients)(with_maxima)

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 from tf_cg_ops._src.memory import recompute_grad
-from tf_cg_ops._src.memory.plan import Part, Plan
+from tf_cg_ops._src.memory.plan import Plan, SegmentOps
 
 from ..support.modes import RUNS as MODES
 
@@ -103,7 +103,9 @@ def cuts(request, monkeypatch):
     def cut(api, name, memory, flat, sources, is_kept):
         at = np.linspace(0, len(flat.operations), 6).astype(int)
         pattern = PATTERNS[request.param] * 5
-        parts = [Part(flat.operations[a:b], again) for a, b, again in zip(at, at[1:], pattern, strict=False) if a < b]
+        parts = [
+            SegmentOps(flat.operations[a:b], again) for a, b, again in zip(at, at[1:], pattern, strict=False) if a < b
+        ]
         return Plan(0, 0, 0.0, (), (), ()), parts
 
     monkeypatch.setattr(recompute_grad, "make_plan", cut)

@@ -258,6 +258,11 @@ CUSTOM_JVP = {
     "integers": tangent(lambda t: tf.cast(t, tf.int32)),
     "text": tangent(lambda t: "text"),
     "a shape": tangent(lambda t: t[:1]),
+    "a shape at run time, in forward mode": eager(
+        lambda: tf.function(
+            lambda x: tangents_of(with_rule(lambda x, t: (double(*x), twice(t[0]))), x), [SPEC], autograph=False
+        )(X)
+    ),
     "a shape, in forward mode": lambda: tangents_of(with_rule(lambda x, t: (double(*x), t[0][:1]))),
     "another structure": tangent_rule(lambda primals, tangents: (pair(*primals), tangents[0]), pair),
     "no value": tangent_rule(lambda primals, tangents: tangents[0]),

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
-from tf_cg_ops._src.custom_gradient import rule_graph
+from tf_cg_ops._src.custom_gradient import captures
 
 from ..support.tensors import address
 
@@ -30,7 +30,7 @@ def test_the_graph_of_a_rule_captures_the_shape_of_an_outer_tensor_and_nothing_o
 
     @tf.function(input_signature=[tf.TensorSpec([None])])
     def run(x):
-        graph = rule_graph.RuleGraph("rule")
+        graph = captures.RuleGraph("rule")
         with graph.as_default():
             zeros_of_outer = tf.zeros_like(x)
             own = tf.compat.v1.placeholder(tf.float32, [None])

@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from tf_cg_ops._src.core import convert, misplaced_calls, text, tf_internal
+from tf_cg_ops._src.rewrite.op_rules import Rule, RuleTable
 from tf_cg_ops._src.rewrite.override_gradients import copy_with_rules
-from tf_cg_ops._src.rewrite.rule_table import Rule, RuleTable
 from tf_cg_ops._src.rewrite.traced_call import trace
 
 from ._adopt import AdoptedGradient, Adoption

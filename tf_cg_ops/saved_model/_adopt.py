@@ -15,10 +15,10 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, text, tf_internal
 from tf_cg_ops._src.custom_gradient import live_rule
-from tf_cg_ops._src.custom_gradient.graph_rule import attach
+from tf_cg_ops._src.custom_gradient.attaching import attach
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
+from tf_cg_ops._src.rewrite.op_rules import Rule
 from tf_cg_ops._src.rewrite.overridden_op import attach_traced_rule
-from tf_cg_ops._src.rewrite.rule_table import Rule
 
 from ._changed_copy import Copied, write_changed_copy
 from ._compare import GRADIENTS, Comparison, compare

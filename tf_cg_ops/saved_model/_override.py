@@ -11,9 +11,9 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, tf_internal
+from tf_cg_ops._src.rewrite.op_rules import Matching, Rule, RuleTable
 from tf_cg_ops._src.rewrite.overridden_op import attach_traced_rule
-from tf_cg_ops._src.rewrite.own_gradients import OwnGradients, differentiated_inputs, name_of
-from tf_cg_ops._src.rewrite.rule_table import Matching, Rule, RuleTable
+from tf_cg_ops._src.rewrite.own_gradients import OwnGradients, differentiated_inputs, name_of_owner
 
 from ._changed_copy import Copied, write_changed_copy
 from ._foreign_gradients import forget, gradient_functions, is_foreign, saved_gradient
@@ -175,7 +175,7 @@ def _settle_own_gradients(
                 positions = [i for i, output in enumerate(outputs) if output is not None]
             else:
                 positions, name = differentiated_inputs(op), ""
-            if positions is None or own.keeps(op, positions, inside, name or name_of(op)):
+            if positions is None or own.keeps(op, positions, inside, name or name_of_owner(op)):
                 continue
             if is_foreign(op.node_def):
                 forget(nodes[op.name])

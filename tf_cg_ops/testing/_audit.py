@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, pytree, text, tf_internal
-from tf_cg_ops._src.core.signature import mismatched_signature
+from tf_cg_ops._src.core.signature import misfit
 from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.graphs.graph_copy import Replace
 from tf_cg_ops._src.keras import dispatch, registration
@@ -125,7 +125,7 @@ def audit(
     else:
         args = _as_keras_takes(f, name, args)
     positional, keywords = ([], dict(args)) if isinstance(args, Mapping) else (list(args), {})
-    positional, keywords = tf.nest.map_structure(_to_tensor, (positional, keywords))
+    positional, keywords = tf.nest.map_structure(_example_to_tensor, (positional, keywords))
     with _explained(name, f):
         call = TracedCall(f, positional, keywords)
         total = sum(map(is_place, all_operations(call.graph.get_operations())))
@@ -206,11 +206,9 @@ def _run(
 
 
 def _check_arguments(f: Any, args: Any, like: Any, intended: Any) -> None:
-    if not callable(f) and not getattr(f, "signatures", None):
-        raise TypeError(
-            f"{API}: f must be a function, a model or a loaded SavedModel with signatures, got {text.describe_type(f)}."
-        )
-    misplaced_calls.check_is_no_class(API, "f", f)
+    if not getattr(f, "signatures", None):
+        noun = "a function, a model or a loaded SavedModel with signatures"
+        misplaced_calls.check_function(API, "f", f, noun=noun)
     if args is not None and not isinstance(args, (list, tuple, Mapping)):
         raise TypeError(
             f"{API}: args must be a list, tuple or dict of arguments, got {text.describe_type(args)}. Pass [x]."
@@ -293,7 +291,7 @@ def _as_keras_takes(f: Any, name: str, args: Any) -> Any:
     if isinstance(args, Mapping):
         if set(args) == set(names):
             return [dict(args)] if tf.nest.is_nested(structure) else list(args.values())
-        if not mismatched_signature(f.call, [], dict(args)):
+        if not misfit(f.call, [], dict(args)):
             return args
     elif not len(args) == len(names) > 1 or any(map(tf.nest.is_nested, args)):
         return args
@@ -328,7 +326,7 @@ def _explained(name: str, f: Any) -> Iterator[None]:
         ) from error
 
 
-def _to_tensor(leaf: Any) -> Any:
+def _example_to_tensor(leaf: Any) -> Any:
     is_number = isinstance(leaf, (float, complex, np.ndarray, np.inexact))
     return tf.convert_to_tensor(leaf) if is_number else leaf
 

@@ -236,7 +236,7 @@ def mask(only: FirstNonfinite | None) -> Replace:
             return None
         if op.type in control_flow.TYPES or not op.outputs or not rules.elementwise(op):
             return None
-        with traced_rule.derivative(_NOT_SAVED):
+        with traced_rule.computing_derivative(_NOT_SAVED):
             return attach_rule(API, rules.masked, op, inputs, copy.copy_op(op, inputs))
 
     return replace

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import calls, python_op, slices, tf_internal
-from tf_cg_ops._src.custom_gradient import graph_rule, live_rule, rule_op
+from tf_cg_ops._src.custom_gradient import attaching, live_rule, rule_op
 from tf_cg_ops._src.custom_gradient.call import Backward
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.graphs import control_flow
@@ -373,7 +373,7 @@ def _find_alone(place: Place) -> None:
         if leaves and other.positions:
             place.alone[case] = other
             try:
-                other.new_op, other.needed = graph_rule.traced_for(
+                other.new_op, other.needed = attaching.traced_for(
                     place.op, dataclasses.replace(live, backward=backward)
                 )
             except Exception as error:  # The user's rule raised it, and the row says so.

@@ -188,12 +188,8 @@ def _check_options(
 ) -> None:
     """Raises an error if the functions and modes do not fit together."""
     for name, function in (("f", f), ("like", like), ("intended_gradient", intended)):
-        if not callable(function) and (function is not None or name == "f"):
-            raise TypeError(
-                f"{API}: {name} must be a function, got {text.describe_type(function)}. Pass the function, not its "
-                "value."
-            )
-        misplaced_calls.check_is_no_class(API, name, function)
+        if function is not None or name == "f":
+            misplaced_calls.check_function(API, name, function, "Pass the function, not its value.")
     if like is not None and intended is not None:
         raise ValueError(
             f"{API}: like and intended_gradient must not both be given, because each says which gradient is right. "

@@ -6,11 +6,11 @@ contrib. Python's own error, "takes from 0 to 1 positional arguments but 3 were 
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tf_cg_ops._src.core import text
-from tf_cg_ops._src.core.signature import without_annotations
+from tf_cg_ops._src.core.signature import misfit, shown
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -19,7 +19,7 @@ MISSING: Any = object()
 
 
 def explains(api: str, advice: str = "") -> Callable[[Function], Function]:
-    """Decorates a public function: if a call does not fit its signature, the error ends with the advice."""
+    """Decorates a public function: if a call does not fit it, the error ends with advice, or with the right call."""
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
@@ -27,7 +27,9 @@ def explains(api: str, advice: str = "") -> Callable[[Function], Function]:
             try:
                 return function(*args, **kwargs)
             except TypeError:
-                check_fits(api, function, args, kwargs, advice)
+                error = misfit(function, args, kwargs)
+                if error:
+                    raise TypeError(f"{api}: {error}. {advice or f'Write {shown(function, api)}.'}") from None
                 raise
 
         # Keras reads the signature of a layer's `__init__`, and does not follow `__wrapped__`.
@@ -35,18 +37,6 @@ def explains(api: str, advice: str = "") -> Callable[[Function], Function]:
         return wrapper  # type: ignore[return-value]
 
     return decorate
-
-
-def check_fits(
-    api: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], advice: str = ""
-) -> None:
-    """Raises TypeError if the arguments do not fit a public function, with the advice, by default the right call."""
-    signature = inspect.signature(function)
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        advice = advice or f"Write {api}{without_annotations(signature)}."
-        raise TypeError(f"{api}: {error}. {advice}") from None
 
 
 def notes_missing_arguments(function: Function) -> Function:
@@ -75,13 +65,16 @@ def for_values(api: str) -> str:
     )
 
 
-def check_is_no_class(api: str, argument: str, value: Any) -> None:
-    """Raises TypeError for a class whose instances are functions, such as a Keras layer's.
+def check_function(api: str, argument: str, value: Any, advice: str = "", noun: str = "a function") -> None:
+    """Raises TypeError unless a value is a function. A class whose instances are functions, such as a layer's, is not.
 
     Other classes compute values: a NamedTuple of results, for example.
     """
-    if isinstance(value, type) and issubclass(value, Callable):  # type: ignore[arg-type]
-        raise TypeError(f"{api}: {argument} must be a function, got {text.describe_type(value)}. {use_instance(value)}")
+    is_class = isinstance(value, type) and issubclass(value, Callable)  # type: ignore[arg-type]
+    if is_class or not callable(getattr(value, "__func__", value)):  # A classmethod is not callable.
+        advice = use_instance(value) if is_class else advice
+        got = text.describe(value) if isinstance(value, (str, int, float)) else text.describe_type(value)
+        raise TypeError(f"{api}: {argument} must be {noun}, got {got}.{advice and ' ' + advice}")
 
 
 def use_instance(value: type) -> str:

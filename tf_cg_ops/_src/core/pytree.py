@@ -169,7 +169,7 @@ def _is_tensor(leaf: Any) -> bool:
 _CONSTANTS = (bool, int, float, complex, str, bytes, np.ndarray, np.generic, tf.DType, tf.TensorShape, type(None))
 
 
-def leaves_of_value(api: str, name: str, value: Any) -> list[Any]:
+def check_leaves(api: str, name: str, value: Any) -> list[Any]:
     """The leaves of what the function `name` returned.
 
     Raises TypeError for an object that tf.nest does not open: Tensors in it would not have the gradient.
@@ -184,7 +184,15 @@ def leaves_of_value(api: str, name: str, value: Any) -> list[Any]:
     return leaves
 
 
-def spread(arguments: list[Argument]) -> list[Argument]:
+def pair(subject: str, names: str, value: Any, advice: str = "", types: Any = (tuple, list)) -> Any:
+    """What a user's function returned, if it is a pair; otherwise TypeError with the names of its two parts."""
+    if not isinstance(value, types) or len(value) != 2:
+        advice = advice or f"End it with: return {names}"
+        raise TypeError(f"{subject} must return a pair ({names}), got {text.describe_type(value)}. {advice}")
+    return value
+
+
+def spread_stars(arguments: list[Argument]) -> list[Argument]:
     """Splits `*args` and `**kwargs` into one argument for each item."""
     spread = []
     for argument in arguments:

@@ -16,9 +16,11 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
         return None
 
 
-def without_annotations(signature: inspect.Signature) -> inspect.Signature:
-    """The signature as a message shows it."""
-    return inspect.Signature([p.replace(annotation=p.empty) for p in signature.parameters.values()])
+def shown(function: Callable[..., Any], name: str | None = None) -> str:
+    """A function with its parameters, as a message shows it; the name is by default its own."""
+    parameters = inspect.signature(function).parameters.values()
+    bare = inspect.Signature([parameter.replace(annotation=parameter.empty) for parameter in parameters])
+    return f"{text.name_of(function) if name is None else name}{bare}"
 
 
 def as_function(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -41,11 +43,48 @@ def has_parameter(function: Callable[..., Any], name: str) -> bool:
     return parameter is not None and parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
 
 
-def takes_positional(function: Callable[..., Any]) -> bool:
-    """Whether a function can be called with an argument by position."""
+def misfit(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], partial: bool = False) -> str:
+    """What Python says of a call that does not fit; empty if it fits, or if the function has no signature.
+
+    With `partial`, more arguments can follow.
+    """
     signature = signature_of(function)
-    by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
-    return signature is None or any(parameter.kind not in by_name for parameter in signature.parameters.values())
+    try:
+        if signature is not None:
+            (signature.bind_partial if partial else signature.bind)(*args, **kwargs)
+    except TypeError as error:
+        return str(error)
+    return ""
+
+
+def check_takes(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    must_take: str,
+    advice: str = "",
+    name: str | None = None,
+    partial: bool = False,
+) -> None:
+    """TypeError if a user's function does not take these arguments: `must_take`, what it takes, and the advice."""
+    if misfit(function, args, kwargs, partial):
+        raise TypeError(f"{must_take}, got {shown(function, name)}.{advice and ' ' + advice}")
+
+
+def call(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    must_take: str,
+    advice: str = "",
+    name: str | None = None,
+) -> Any:
+    """Calls a user's function. If that fails because it does not take the arguments, the error is `check_takes`'s."""
+    try:
+        return function(*args, **kwargs)
+    except TypeError:
+        check_takes(function, args, kwargs, must_take, advice, name)
+        raise
 
 
 def bind(
@@ -62,21 +101,9 @@ def bind(
         return signature.bind(*args, **kwargs)
     except TypeError as error:
         name = text.name_of(function)
-        raise TypeError(
-            f"{api}: the arguments do not fit '{name}': {error}. Call it as "
-            f"{name.rpartition('.')[2]}{without_annotations(signature)}.{advice and ' ' + advice}"
-        ) from None
-
-
-def mismatched_signature(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-) -> inspect.Signature | None:
-    """The signature for a message if the arguments do not fit it, otherwise None."""
-    try:
-        bind("", function, args, kwargs)
-    except TypeError:
-        return without_annotations(inspect.signature(function))
-    return None
+        right = shown(function, name.rpartition(".")[2])
+        advice = f"Call it as {right}.{advice and ' ' + advice}"
+        raise TypeError(f"{api}: the arguments do not fit '{name}': {error}. {advice}") from None
 
 
 def check_argument_names(

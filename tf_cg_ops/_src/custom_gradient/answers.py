@@ -25,7 +25,7 @@ class _MisfitError(ValueError):
     """A part of the answer does not have the structure of its argument. The text continues a sentence."""
 
 
-def read(wording: Wording, function: str, answer: Any, arguments: pytree.Leaves, kinds: Sequence[int]) -> list[Any]:
+def entries(wording: Wording, function: str, answer: Any, arguments: pytree.Leaves, kinds: Sequence[int]) -> list[Any]:
     """One entry for each leaf of the arguments, from the answer of the gradient function of `function`.
 
     Raises ValueError or TypeError if the answer does not fit, or has several gradients for `**kwargs` without names.
@@ -35,7 +35,7 @@ def read(wording: Wording, function: str, answer: Any, arguments: pytree.Leaves,
     flat: Any = None if has_mapping(answer) else [] if answer is None and not kinds else tf.nest.flatten(answer)
     has_parts = wording.names_keywords and arguments.has_empty  # Then a None can be for an empty list.
     is_full = flat is not None and len(flat) == len(kinds) and not has_parts
-    entries = flat if is_full else _only_reading(wording, function, answer, flat, arguments, kinds)
+    entries = flat if is_full else _only_reading(wording, subject, answer, flat, arguments, kinds)
     last = arguments.arguments[-1] if arguments.has_keywords and wording.names_keywords and flat else None
     if last is not None and last.star == "**":
         first = len(kinds) - len(tf.nest.flatten(last.value))
@@ -72,10 +72,10 @@ def has_mapping(answer: Any) -> bool:
 
 
 def _only_reading(
-    wording: Wording, function: str, answer: Any, flat: list[Any] | None, arguments: pytree.Leaves, kinds: Sequence[int]
+    wording: Wording, subject: str, answer: Any, flat: list[Any] | None, arguments: pytree.Leaves, kinds: Sequence[int]
 ) -> list[Any]:
     """The entries, on which all ways to read the answer agree; `flat` is the flat answer if it has no dict."""
-    items = [i for a in arguments.arguments for i in (pytree.spread([a]) if a.star == "*" else [a])]
+    items = [i for a in arguments.arguments for i in (pytree.spread_stars([a]) if a.star == "*" else [a])]
     rest = iter(kinds)
     units = [(item.name, tf.nest.map_structure(lambda _: next(rest), item.value)) for item in items]
     ways = [(flat, list(zip(arguments.names, kinds, strict=True)))] if flat is not None else []
@@ -95,7 +95,12 @@ def _only_reading(
     if len(readings) == 1:
         return readings[0][1]
     if flat is not None and not readings:
-        raise ValueError(wording.wrong_number_message(function, len(flat), arguments.names))
+        how = "Return None for an input that has no gradient." if len(flat) < len(kinds) else ""
+        how = wording.advice if wording.noun != "gradient" else how or "Return one gradient for each input."
+        raise ValueError(
+            f"{subject} returned {text.count(len(flat), wording.noun)}; expected {len(kinds)} (one per input: "
+            f"{text.quoted(arguments.names)}). {how}"
+        )
     names = text.quoted(name for name, _ in units)
     if readings:
         errors = [
@@ -106,7 +111,7 @@ def _only_reading(
         f"must return one gradient for each of {names}, got {_noun(answer)}. Return a tuple in this order: only the "
         "gradients of '**kwargs' and of a dict have names."
     )
-    raise ValueError(f"{wording.subject_of(function)} {errors[0]}")
+    raise ValueError(f"{subject} {errors[0]}")
 
 
 def _matches(parts: list[Any], kinds: list[int]) -> Iterator[list[Any]]:

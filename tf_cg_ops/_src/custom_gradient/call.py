@@ -13,7 +13,7 @@ from tf_cg_ops._src.core import pytree, tapes, text, tf_internal
 from tf_cg_ops._src.core.signature import bind
 from tf_cg_ops._src.core.tf_internal import EagerTensor
 from tf_cg_ops._src.core.variables import as_variable
-from tf_cg_ops._src.custom_gradient import graph_rule, traced_rule, unused_outputs
+from tf_cg_ops._src.custom_gradient import attaching, traced_rule, unused_outputs
 from tf_cg_ops._src.custom_gradient.checks import GradientChecks, takes_variables
 from tf_cg_ops._src.custom_gradient.variables import (
     call_and_note_reads,
@@ -78,7 +78,7 @@ class Backward:
         is_eager_value = type(upstream[0]) is not EagerTensor and type(self.outputs[0]) is EagerTensor
         if is_eager_value and not tf.executing_eagerly() and traced_rule.current_order() == 0:
             # In a graph, for example of tape.jacobian, this is a first derivative.
-            with traced_rule.derivative(1):
+            with traced_rule.computing_derivative(1):
                 return self(upstream)
         if self.is_marked:
             upstream = unused_outputs.with_none(upstream)
@@ -88,13 +88,7 @@ class Backward:
         kwargs: dict[str, Any] = {} if self.needed is None else {"needed": self.needed}
         if self.checks.variables:
             kwargs["variables"] = self.checks.variables
-        try:
-            answer = self.grad_fn(*dys, **kwargs)
-        except Exception as error:
-            if isinstance(error, TypeError):
-                self.checks.check_takes_upstream(self.grad_fn, dys, kwargs, error)
-            self.checks.wording.add_notes(self.checks.function, error)
-            raise
+        answer = self.checks.answer(self.grad_fn, dys, kwargs)
         if not self.has_captures:
             gradients = self.checks.checked_gradients(answer)
         else:
@@ -162,7 +156,7 @@ def call_with_gradient(
     # Read before the call, which can assign a variable: the gradient belongs to the values that the function got.
     inputs = [pytree.tensors_for_gradients(value) for value in arguments.values]
 
-    scope = contextlib.nullcontext() if compute or is_eager else traced_rule.value(saved_orders)
+    scope = contextlib.nullcontext() if compute or is_eager else traced_rule.computing_value(saved_orders)
     with scope:
         value, grad_fn, variables = _compute(compute or function, function, args, kwargs, wording, arguments, is_eager)
     scopes = keras_internal.current_scopes()
@@ -172,7 +166,7 @@ def call_with_gradient(
         backward = Backward(grad_fn, checks, [value], [[value]], scopes)
         return tapes.recorded_copies(name, [value], list(itertools.chain(*inputs)), backward)[0]
     grad_fn = grad_fn if isinstance(grad_fn, GradFn) else GradFn(grad_fn)
-    leaves = leaves_of_value(wording.api, name, value)
+    leaves = differentiable_leaves(wording.api, name, value)
     returned = _only_returned(leaves, variables, arguments.values)
     if returned and grad_fn.captures is None and takes_variables(wording, grad_fn.function):
         variables = merged(variables, [v for i in returned if (v := as_variable(leaves[i])) is not None])
@@ -200,7 +194,7 @@ def call_with_gradient(
         watched = tuple(bool(tf_internal.possible_gradient_types(tensors)) for tensors in inputs)
         for_tapes = dataclasses.replace(backward, grad_fn=grad_fn.on_tapes or grad_fn.function, needed=watched)
     tangents = grad_fn.tangents and functools.partial(backward.tangents, grad_fn.tangents, flat_inputs)
-    flat_outputs = graph_rule.attach(
+    flat_outputs = attaching.attach(
         wording, name, flat_outputs, flat_inputs, backward, for_tapes, tangents, saved_orders=saved_orders
     )
     if not grad_fn.materialize:
@@ -263,7 +257,7 @@ def explained_errors(
         raise
 
 
-def leaves_of_value(api: str, name: str, value: Any) -> list[Any]:
+def differentiable_leaves(api: str, name: str, value: Any) -> list[Any]:
     """The leaves of a value; an error if the function would lose gradients of some."""
     if isinstance(value, tf.Tensor):
         return [value]
@@ -273,7 +267,7 @@ def leaves_of_value(api: str, name: str, value: Any) -> list[Any]:
             "lost. Pass them as arguments, or in lists, tuples and dictionaries, or call it in the call() of a "
             "keras.layers.Layer."
         )
-    return pytree.leaves_of_value(api, name, value)
+    return pytree.check_leaves(api, name, value)
 
 
 def _only_returned(leaves: list[Any], variables: Sequence[tf.Variable], arguments: Sequence[Any]) -> list[int]:

@@ -11,11 +11,11 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 import tensorflow as tf
 
 from tf_cg_ops._src.core import convert, misplaced_calls, pytree, slices, tapes, text, tf_internal
-from tf_cg_ops._src.core.signature import arguments_by_name, check_argument_names, has_parameter, mismatched_signature
+from tf_cg_ops._src.core.signature import arguments_by_name, check_argument_names, check_takes, has_parameter, misfit
 from tf_cg_ops._src.core.types import P, R, Structure
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
-from tf_cg_ops._src.custom_gradient.checks import fitted
-from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, check_saved_orders, not_a_function
+from tf_cg_ops._src.custom_gradient.checks import GradientChecks
+from tf_cg_ops._src.custom_gradient.decorator import PASS_THE_FUNCTION, CustomGradient, check_saved_orders
 from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.keras import registration
 
@@ -29,10 +29,9 @@ _WORDING = Wording(
     subject="the tangent rule of '{function}'",
     gradient_function="rule",
     parameters="primals, tangents",
-    no_tensor="{subject} must return Tensors as tangents, got {got}. Return None for an output that has no tangent.",
-    wrong_dtype="{subject} must return a tangent of dtype {expected}, got {got}. {how_to_cast}",
-    wrong_shape="{subject} must return a tangent with the shape of the value, {expected}, got {got}.",
-    takes_no_variables=(
+    noun="tangent",
+    of="output",
+    takes_variables=(
         "the tangent rule must take them. Write rule(primals, tangents, variables=None, variable_tangents=None)."
     ),
 )
@@ -132,6 +131,7 @@ def custom_jvp(
         does not return a pair; a tangent has the wrong dtype.
       ValueError: `nondiff_argnames` has a name that is not an argument; `saved_orders` is less than 1; the tangents do
         not fit the value in structure or shape.
+      tf.errors.InvalidArgumentError: In forward mode, a shape is wrong at run time.
 
     Differs from `jax.custom_jvp`: arguments without a derivative are named, and reach the rule as keywords.
     """
@@ -139,10 +139,9 @@ def custom_jvp(
     if f is None:
         return functools.partial(custom_jvp, nondiff_argnames=nondiff_argnames, saved_orders=saved_orders)
     inside = getattr(f, "__func__", f) if isinstance(f, (classmethod, staticmethod)) else f
-    if not callable(inside):
-        raise not_a_function(_API, inside)
+    misplaced_calls.check_function(_API, "the argument", inside, PASS_THE_FUNCTION)
     names = check_argument_names(_API, inside, nondiff_argnames, _SET_THE_RULE)
-    return CustomJvp(_API, f, _Call(inside, names, saved_orders))
+    return CustomJvp(_API, f, _JvpCall(inside, names, saved_orders))
 
 
 class CustomJvp(CustomGradient):
@@ -151,12 +150,9 @@ class CustomJvp(CustomGradient):
     @tf_internal.autograph_artifact
     def defjvp(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         """Sets the tangent rule and returns it."""
-        call: _Call = self.__tf_cg_ops__().run
-        if not callable(rule):
-            raise TypeError(
-                f"{_API}: the tangent rule of '{text.name_of(self)}' must be a function, got "
-                f"{text.describe_type(rule)}. Write @{call.variable}.defjvp above rule(primals, tangents)."
-            )
+        call: _JvpCall = self.__tf_cg_ops__().run
+        advice = f"Write @{call.variable}.defjvp above rule(primals, tangents)."
+        misplaced_calls.check_function(_API, f"the tangent rule of '{text.name_of(self)}'", rule, advice)
         call.rule = rule
         return rule
 
@@ -170,7 +166,7 @@ class CustomJvp(CustomGradient):
 
 
 @dataclasses.dataclass(eq=False)
-class _Call:
+class _JvpCall:
     """Calls a decorated function or method with its rule."""
 
     function: Callable[..., Any]
@@ -200,7 +196,7 @@ class _Call:
         nondiff = arguments_by_name(_API, function, args, kwargs, self.nondiff_argnames)
         nondiff = {name: pytree.with_own_containers(value) for name, value in nondiff.items()}
         arguments = pytree.flatten_arguments(_API, function, args, kwargs, self.nondiff_argnames).arguments
-        primals = tuple(pytree.as_at_the_call(argument.value) for argument in pytree.spread(arguments))
+        primals = tuple(pytree.as_at_the_call(argument.value) for argument in pytree.spread_stars(arguments))
 
         def compute(*args: Any, **kwargs: Any) -> Any:
             value = pytree.with_own_containers(function(*args, **kwargs))
@@ -223,8 +219,8 @@ class _Call:
         The caller has bound the instance, as `types.MethodType` and the classmethod of Python 3.13 do.
         """
         nondiff = dict.fromkeys(self.nondiff_argnames)
-        too_few, fitting = (mismatched_signature(rule, (None,) * number, nondiff) for number in (2, 3))
-        return too_few is not None and fitting is None
+        too_few, fitting = (misfit(rule, [None] * number, nondiff) for number in (2, 3))
+        return bool(too_few) and not fitting
 
 
 registration.classes.append(CustomJvp)
@@ -258,19 +254,11 @@ class _Tangents:
             answer = self.rule(self.primals, structured, **options)
         except Exception as error:
             parameters = ", ".join(["primals", "tangents", *options])
-            signature = mismatched_signature(self.rule, (self.primals, structured), options)
-            if signature is None:
-                text.add_note(error, f"{self._subject} is called as rule({parameters}), with two tuples.")
-                raise
-            raise TypeError(
-                f"{self._subject} must take ({parameters}), got {text.name_of(self.rule)}{signature}."
-            ) from error
-        if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-            raise TypeError(
-                f"{self._subject} must return a pair (y, dy), got {text.describe_type(answer)}. End it with: return y, "
-                "dy"
-            )
-        return self._checked(answer[1])
+            must_take = f"{self._subject} must take ({parameters})"
+            check_takes(self.rule, (self.primals, structured), options, must_take)
+            text.add_note(error, f"{self._subject} is called as rule({parameters}), with two tuples.")
+            raise
+        return self._checked_tangents(pytree.pair(self._subject, "y, dy", answer)[1])
 
     def for_accumulator(
         self,
@@ -322,13 +310,10 @@ class _Tangents:
             gradients = pytree.regroup(values, components, by_point[: len(tensors)])
             return (gradients, by_point[len(tensors) :]) if variables else gradients
 
-        def without_variables(*dys: Any) -> Any:
-            return transposed(*dys)
-
         # GradientChecks looks into the signature for `variables`.
-        return transposed if has_parameter(self.rule, "variable_tangents") else without_variables
+        return transposed if has_parameter(self.rule, "variable_tangents") else lambda *dys: transposed(*dys)
 
-    def _checked(self, dy: Any) -> list[Any]:
+    def _checked_tangents(self, dy: Any) -> list[Any]:
         """The tangents of the leaves of the value."""
         try:
             leaves = pytree.flatten_up_to(self.value, dy)
@@ -339,26 +324,15 @@ class _Tangents:
             ) from None
         # Not earlier, since the function does not read a variable that it only returns.
         outputs = [pytree.to_output(leaf) for leaf in tf.nest.flatten(self.value)]
-        return [self._checked_tangent(tangent, output) for tangent, output in zip(leaves, outputs, strict=True)]
-
-    def _checked_tangent(self, tangent: Any, output: Any) -> Any:
-        """Checks the tangent of a leaf of the value; returns it, or None."""
-        targets = [t for t in pytree.tensors_for_gradients(output) if tf_internal.is_trainable(t)]
-        if tangent is None or not targets:
-            return None
-        if not pytree.is_composite(output):
-            return self._fitted(tangent, targets[0])
-        parts = pytree.tensors_for_gradients(tangent)
-        if type(tangent) is not type(output) or len(parts) != len(targets):
-            raise TypeError(
-                f"{self._subject} must return {text.describe_type(output)} as the tangent, like the value, got "
-                f"{text.describe_type(tangent)}."
-            )
-        pairs = zip(parts, targets, strict=True)
-        return pytree.regroup([tangent], [parts], [self._fitted(part, target) for part, target in pairs])[0]
-
-    def _fitted(self, tangent: Any, output: tf.Tensor) -> tf.Tensor:
-        return fitted(_WORDING, self.function, tangent, "", output.shape, output.dtype)
+        checks = GradientChecks(_WORDING, self.function, pytree.Leaves([], list), [], [])
+        checked: list[Any] = []
+        for name, tangent, output in zip(pytree.leaf_names("y", self.value), leaves, outputs, strict=True):
+            tensors = pytree.tensors_for_gradients(output)
+            if tangent is None or not any(map(tf_internal.is_trainable, tensors)):
+                checked.append(None)
+            else:
+                checked += pytree.regroup([output], [tensors], checks.of_leaf(repr(name), tangent, output, tensors))
+        return checked
 
 
 def _zero_of_constant(primal: Any) -> Any:

@@ -88,29 +88,23 @@ def custom_vjp(
       `ctx.set_materialize_grads`.
     """
     for name, function, call in (("forward", forward, "*args"), ("backward", backward, "residuals, *dys")):
-        if not callable(function):
-            raise TypeError(
-                f"custom_vjp: {name} must be a function, got {text.describe_type(function)}. Pass the function itself: "
-                f"{name}({call})."
-            )
-        misplaced_calls.check_is_no_class("custom_vjp", name, function)
+        misplaced_calls.check_function("custom_vjp", name, function, f"Pass the function itself: {name}({call}).")
     backward = as_function(backward)
     nondiff_argnames = check_argument_names("custom_vjp", forward, nondiff_argnames, _NOT_AS_IN_JAX)
     saved_orders = check_saved_orders("custom_vjp", saved_orders)
     materialize_grads = convert.to_bool("custom_vjp", "materialize_grads", materialize_grads)
     takes_needed = "needed" not in nondiff_argnames and has_parameter(backward, "needed")
+    parameters = ", ".join(["residuals", "*dys", *nondiff_argnames, *["needed"][:takes_needed]])
     wording = Wording(
         "custom_vjp",
-        name=text.name_of(backward),
-        subject="backward '{name}' of '{function}'",
+        subject=f"backward '{text.name_of(backward)}' of '{{function}}'",
         gradient_function="backward",
-        parameters=", ".join(["residuals", "*dys", *nondiff_argnames, *["needed"][:takes_needed]]),
+        parameters=parameters,
         binds_arguments=True,
         names_keywords=True,
         how_to_call="Unlike in PyTorch, forward takes no ctx: it returns (value, residuals).",
-        takes_other_upstream=_TAKES_OTHER_UPSTREAM,
-        wrong_shape=f"{Wording.wrong_shape} {_ORDER}",
-        raised=f"raised in {{subject}}. {_ORDER}",
+        takes=f"the residuals and {Wording.takes}",
+        advice=f"The order of its arguments is backward({parameters}).",
     )
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -119,12 +113,7 @@ def custom_vjp(
 
         def compute(*args: Any, **kwargs: Any) -> Any:
             answer = function(*args, **kwargs)
-            if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-                raise TypeError(
-                    f"custom_vjp: '{text.name_of(function)}' must return a pair (value, residuals), got "
-                    f"{text.describe_type(answer)}. End it with: return value, residuals"
-                )
-            value, residuals = answer
+            value, residuals = pytree.pair(f"custom_vjp: '{text.name_of(function)}'", "value, residuals", answer)
             bound = functools.partial(backward, residuals, **nondiff)
             if materialize_grads and not takes_needed:
                 return value, bound
@@ -141,10 +130,3 @@ def custom_vjp(
         )
 
     return CustomGradient("custom_vjp", forward, run)
-
-
-_ORDER = "The order of its arguments is {gradient_function}({parameters})."
-_TAKES_OTHER_UPSTREAM = (
-    "{subject} must take the residuals and {upstream} (one for each Tensor of the value), got "
-    "backward{signature}. Write backward({parameters})."
-)

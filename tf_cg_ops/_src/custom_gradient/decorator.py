@@ -111,9 +111,9 @@ def custom_gradient(
     if f is None:
         return functools.partial(custom_gradient, saved_orders=saved_orders)
     if isinstance(f, type) and callable(getattr(f, "forward", None)) and callable(getattr(f, "backward", None)):
-        raise not_a_function("custom_gradient", f, _AS_IN_PYTORCH.format(f.__name__))
-    if not callable(getattr(f, "__func__", f)):  # A classmethod is not callable.
-        raise not_a_function("custom_gradient", f, f"{_DECORATES} {_FOR_VALUES}.")
+        got = f"got {text.describe_type(f)}. {_AS_IN_PYTORCH.format(f.__name__)}"
+        raise TypeError(f"custom_gradient: the argument must be a function, {got}")
+    misplaced_calls.check_function("custom_gradient", "the argument", f, f"{_DECORATES} {_FOR_VALUES}.")
     return CustomGradient("custom_gradient", f, functools.partial(call_with_gradient, saved_orders=saved_orders))
 
 
@@ -126,12 +126,7 @@ def check_saved_orders(api: str, saved_orders: Any) -> int | None:
     return saved_orders
 
 
-_PASS_THE_FUNCTION = "Pass the function itself, then call the result with its arguments."
-
-
-def not_a_function(api: str, value: Any, advice: str = _PASS_THE_FUNCTION) -> TypeError:
-    """The error for an argument that is not a function."""
-    return TypeError(f"{api}: the argument must be a function, got {text.describe_type(value)}. {advice}")
+PASS_THE_FUNCTION = "Pass the function itself, then call the result with its arguments."
 
 
 # The attribute of decorated functions that names their Decoration; picklers look there, too.
@@ -184,9 +179,7 @@ class CustomGradient:
     def __init__(
         self, api: str, function: Callable[..., Any], run: Callable[..., Any], options: dict[str, Any] | None = None
     ) -> None:
-        if not callable(function):
-            raise not_a_function(api, function)
-        misplaced_calls.check_is_no_class(api, "the argument", function)
+        misplaced_calls.check_function(api, "the argument", function, PASS_THE_FUNCTION)
 
         def record() -> Decoration:
             return decoration

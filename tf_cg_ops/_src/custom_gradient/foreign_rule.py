@@ -86,8 +86,8 @@ def _converted(copy: GraphCopy, op: Any, inputs: list[tf.Tensor], around: Any) -
 
     unreachable: list[ValueError] = []
     with op.graph.as_default():
-        rule = traced_rule.trace(_WORDING, name, list(op.outputs[:num_results]), backward, conversion)
-    captures = [_copied(copy, op, tensor) for tensor in rule.captures]
+        rule = traced_rule.trace_rule(_WORDING, name, list(op.outputs[:num_results]), backward, conversion)
+    captures = [_copied_capture(copy, op, tensor) for tensor in rule.captures]
     if any(tensor is None for tensor in captures):
         unreachable.append(
             ValueError(
@@ -110,7 +110,7 @@ def _converted(copy: GraphCopy, op: Any, inputs: list[tf.Tensor], around: Any) -
     return [*new.outputs, *inputs[num_results:]]
 
 
-def _copied(copy: GraphCopy, op: Any, tensor: Any) -> Any:
+def _copied_capture(copy: GraphCopy, op: Any, tensor: Any) -> Any:
     """The copy of a tensor that the gradient of this op reads. A tensor from outside stands for itself.
 
     None if it belongs to another function. The gradients of a loaded loop read such tensors.

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.custom_gradient import rule_op, traced_rule
-from tf_cg_ops._src.custom_gradient.rule_graph import capture_substitutes
+from tf_cg_ops._src.custom_gradient.captures import capture_substitutes
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.graphs import control_flow, graph_copy
 
@@ -35,14 +35,14 @@ class LiveRule:
         """One gradient, or None, for each input; TensorFlow passes None as the upstream gradient of an integer."""
         pairs = zip(dys, op.outputs, strict=True)
         upstream = [traced_rule.zeros_like(result) if dy is None else dy for dy, result in pairs]
-        with traced_rule.derivative(self.order + 1):
+        with traced_rule.computing_derivative(self.order + 1):
             return _after_effects(lambda: self.captured_gradients(op, upstream), upstream)
 
     def captured_gradients(self, op: Any, upstream: Sequence[Any]) -> list[Any]:
         """The gradients as tensors of the default graph."""
         captured = self.captured()  # Kept, so that the ids stay valid.
         with capture_substitutes({id(outside): inside for outside, inside in captured}):
-            return [_captured(gradient) for gradient in self.backward(list(upstream))]
+            return [_captured_gradient(gradient) for gradient in self.backward(list(upstream))]
 
 
 def _after_effects(rule: Callable[[], list[Any]], upstream: Sequence[Any]) -> list[Any]:
@@ -62,7 +62,7 @@ def _after_effects(rule: Callable[[], list[Any]], upstream: Sequence[Any]) -> li
     return gradients
 
 
-def _captured(gradient: Any) -> Any:
+def _captured_gradient(gradient: Any) -> Any:
     """A gradient as a tensor of the default graph: a rule can return a tensor that it closes over."""
     graph = tf.compat.v1.get_default_graph()
     if not isinstance(gradient, tf.IndexedSlices):

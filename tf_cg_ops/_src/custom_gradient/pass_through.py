@@ -73,20 +73,7 @@ registration.makers["grad_pass_through"] = grad_pass_through
 _WORDING = dataclasses.replace(
     without_gradient_function("grad_pass_through", is_for_users_code=True),
     # The gradient passes unchanged, so if it does not fit the input, the value does not.
-    wrong_number=(
-        "'{function}' must return as many tensors as it has inputs, {expected} ({names}), got {got}. Use "
-        "custom_gradient for it."
-    ),
-    wrong_structure=(
-        "'{function}' must return a value with as many tensors as {argument}, {expected}, got {got}. Use "
-        "custom_gradient for it."
-    ),
-    wrong_dtype=(
-        "'{function}' must return a value that is real where {argument} is real, got {got} for {expected}. Cast its "
-        "value with tf.cast, or use custom_gradient."
-    ),
-    wrong_shape=(
-        "'{function}' must return a value with the shape of {argument}, {expected}, got {got}. Use custom_gradient "
-        "for a function that changes shapes."
-    ),
+    subject="'{function}'",
+    noun="value",
+    advice="Use custom_gradient for a function whose value is unlike its inputs.",
 )

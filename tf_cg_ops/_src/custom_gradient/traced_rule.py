@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import tapes, tf_internal
 from tf_cg_ops._src.custom_gradient import unused_outputs, variable_reads
-from tf_cg_ops._src.custom_gradient.rule_graph import RuleGraph
+from tf_cg_ops._src.custom_gradient.captures import RuleGraph
 from tf_cg_ops._src.custom_gradient.wording import Wording
 
 # A decorated call inside a rule has its own rule, for the next derivative. If a function calls itself in its rule,
@@ -31,7 +31,7 @@ _serial = itertools.count()
 _num_rules: weakref.WeakKeyDictionary[tf.Graph, int] = weakref.WeakKeyDictionary()
 
 
-class _Derivative(threading.local):
+class _DerivativeState(threading.local):
     """The derivative that this thread computes or traces."""
 
     order = 0  # 0 for a value.
@@ -40,7 +40,7 @@ class _Derivative(threading.local):
     num_values = 0  # How many functions with a rule are computing their values.
 
 
-_now = _Derivative()
+_now = _DerivativeState()
 
 Conversion = Callable[[Any], Callable[..., list[Any]] | None]
 
@@ -67,7 +67,7 @@ def current_order() -> int:
     return _now.order
 
 
-def value(saved_orders: int | None) -> contextlib.AbstractContextManager[None]:
+def computing_value(saved_orders: int | None) -> contextlib.AbstractContextManager[None]:
     """A scope in which a function with a rule computes its value.
 
     The first derivative is the rule's. So the rule of a function that is called here only serves the second derivative,
@@ -76,7 +76,7 @@ def value(saved_orders: int | None) -> contextlib.AbstractContextManager[None]:
     return _state(num_values=_now.num_values + 1, saved_orders=max(saved_orders or 0, _now.saved_orders))
 
 
-def derivative(order: int, saved_orders: int = 0) -> contextlib.AbstractContextManager[None]:
+def computing_derivative(order: int, saved_orders: int = 0) -> contextlib.AbstractContextManager[None]:
     """A scope in which a derivative of this order is computed or traced."""
     return _state(order=order, saved_orders=saved_orders)
 
@@ -96,7 +96,7 @@ def _state(**state: int) -> Iterator[None]:
         vars(_now).update(before)
 
 
-def trace(
+def trace_rule(
     wording: Wording,
     name: str,
     results: list[tf.Tensor],
@@ -113,11 +113,12 @@ def trace(
     if order > (saved_orders or _SAVED_ORDERS):
         return without_rule(wording.message(wording.no_rule, name, order=order))
     try:
-        with derivative(current_order() + 1, saved_orders):
+        with computing_derivative(current_order() + 1, saved_orders):
             return _trace(name, results, backward, conversion)
     except Exception as exception:
+        error = f"{type(exception).__name__}: {exception}".removesuffix(".")
         # The traceback would keep the traced graphs alive.
-        return without_rule(wording.not_traced_message(name, exception), exception.with_traceback(None))
+        return without_rule(wording.message(wording.not_traced, name, error=error), exception.with_traceback(None))
 
 
 def in_forward_mode(inputs: Sequence[tf.Tensor]) -> bool:

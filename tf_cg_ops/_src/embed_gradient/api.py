@@ -127,7 +127,7 @@ def embed_tensors(
     """`embed_gradient` of Tensors, with an axis that is known, or None for all."""
     alignment = {"axis": axis or [], "all_axes": axis is None}
     if not stopped and tf_internal.could_possibly_record() and tf.executing_eagerly():
-        return eager.embed(fx, gx, x, alignment, name)
+        return eager.embed_and_record(fx, gx, x, alignment, name)
     attributes = alignment | {"fx_gx_manually_stopped": stopped, "name": name}
     return library.run_op(library.custom_gradient_embed, fx, gx, x, **attributes)
 

@@ -21,7 +21,7 @@ _FEW = 10_000
 
 
 def embed_elementwise(fx: tf.Tensor, gx: tf.Tensor, x: tf.Tensor) -> tf.Tensor | None:
-    """`embed` for EagerTensors of one shape and dtype, which need no checks; None for all others.
+    """`embed_and_record` for EagerTensors of one shape and dtype, which need no checks; None for all others.
 
     Every line counts, because training loops call this.
     """
@@ -47,7 +47,7 @@ def embed_elementwise(fx: tf.Tensor, gx: tf.Tensor, x: tf.Tensor) -> tf.Tensor |
     return h
 
 
-def embed(
+def embed_and_record(
     fx: tf.Tensor, gx: Sequence[tf.Tensor], x: Sequence[tf.Tensor], alignment: dict[str, Any], name: str | None
 ) -> tf.Tensor:
     """Runs the op, and records `gx` as its derivative with respect to each `x` that is watched."""

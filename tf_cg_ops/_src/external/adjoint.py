@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import library, python_op, pytree, slices, tapes, tf_internal
 from tf_cg_ops._src.core.signature import arguments_by_name, bind
+from tf_cg_ops._src.custom_gradient.attaching import attach
 from tf_cg_ops._src.custom_gradient.checks import GradientChecks
-from tf_cg_ops._src.custom_gradient.graph_rule import attach
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.external import batches, residuals
 from tf_cg_ops._src.external.arguments import API
@@ -21,7 +21,7 @@ _WORDING = without_gradient_function(API)
 _ADVICE = "Build the model from its Python code here, and load its weights."  # For another process.
 
 
-def call_with_gradient(call: Call, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+def call_in_python(call: Call, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """The leaves of the value."""
     x, is_eager = [tensors[i] for i in call.arguments.x], tf.executing_eagerly()
     if is_eager:
@@ -32,7 +32,7 @@ def call_with_gradient(call: Call, tensors: Sequence[tf.Tensor]) -> list[tf.Tens
         left = _Left(kept, None)
     else:
         outputs, left = _compute_in_graph(call, tensors)
-    derivative = _Derivative(call, left, x)
+    derivative = _PythonDerivative(call, left, x)
     backward: Callable[..., list[Any]] = derivative.gradients
     tangents = derivative.tangents_for_accumulators if call.options.has_tangents else None
     if call.options.vjp_takes_tensors:
@@ -94,7 +94,7 @@ def _call_python(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Derivative:
+class _PythonDerivative:
     """The derivative of one call. It is linear; `vjp` is its transpose, and `jvp` is the transpose of `vjp`."""
 
     call: Call

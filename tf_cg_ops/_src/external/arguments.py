@@ -104,7 +104,7 @@ class Arguments:
         if answers.has_mapping(answer):
             x = [self.inputs[i].position for i in self.x]
             kinds = [answers.TENSOR if position in x else answers.NOTHING for position in self.named.values]
-            entries = answers.read(wording, self.name, answer, self.named, kinds)
+            entries = answers.entries(wording, self.name, answer, self.named, kinds)
             entries = [entry for entry, kind in zip(entries, kinds, strict=True) if kind == answers.TENSOR]
         else:
             entries = tf.nest.flatten(answer)
@@ -172,7 +172,7 @@ def find_tensors(
     arguments = Arguments(function, packed, leaves, [], [], nondiff_argnames)
     names = dict(zip(arguments.named.values, arguments.named.names, strict=True))
     values = [leaves[position] for position in names]
-    dtypes = [tf.as_dtype(value.dtype) for value in values if _is_tensor(value) or convert.is_inexact_array(value)]
+    dtypes = [tf.as_dtype(value.dtype) for value in values if _is_tensor_like(value) or convert.is_inexact_array(value)]
     float_dtype = dtype or next((dtype for dtype in dtypes if dtype in convert.DTYPES), tf.float32)
     tensors: list[tf.Tensor] = []
     for position in [*names, *sorted(set(range(len(leaves))) - set(names))]:
@@ -180,8 +180,8 @@ def find_tensors(
         if name is not None:
             pytree.refuse_hidden_tensors(API, function, name, leaf)
         is_number = name is not None and (convert.is_inexact_array(leaf) or isinstance(leaf, (float, complex)))
-        if _is_tensor(leaf) or is_number:
-            tensor = _to_tensor(function, name or "", leaf, float_dtype)
+        if _is_tensor_like(leaf) or is_number:
+            tensor = _argument_to_tensor(function, name or "", leaf, float_dtype)
             if name is not None and tensor.dtype in convert.DTYPES:
                 arguments.x.append(len(tensors))
             tensors.append(tensor)
@@ -190,11 +190,11 @@ def find_tensors(
     return tensors, arguments
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor_like(value: Any) -> bool:
     return tf.is_tensor(value) or as_variable(value) is not None
 
 
-def _to_tensor(function: Callable[..., Any], name: str, value: Any, float_dtype: tf.DType) -> tf.Tensor:
+def _argument_to_tensor(function: Callable[..., Any], name: str, value: Any, float_dtype: tf.DType) -> tf.Tensor:
     try:
         return tf.convert_to_tensor(value, dtype=float_dtype.real_dtype if type(value) is float else None)
     except (TypeError, ValueError) as error:

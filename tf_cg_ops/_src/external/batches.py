@@ -18,7 +18,7 @@ from tf_cg_ops._src.external.python_call import Call, Kept
 Shape = tuple[int, ...]
 
 
-class Part(NamedTuple):
+class PartOfBatch(NamedTuple):
     """The share of one example in what a call keeps: the one at `place` of `size`, whose first has this number.
 
     `example` is like `kept`, with the shapes of one example.
@@ -33,7 +33,7 @@ class Part(NamedTuple):
 
 def keep(number: int, kept: Kept) -> None:
     """Keeps what a call of a single example left."""
-    residuals.keep(number, Part(kept, kept, number, 0, 1))
+    residuals.keep(number, PartOfBatch(kept, kept, number, 0, 1))
 
 
 def values(call: Call, lead: Shape, is_stacked: Sequence[bool], number: Any, *arrays: Any) -> list[np.ndarray]:
@@ -56,7 +56,7 @@ def values(call: Call, lead: Shape, is_stacked: Sequence[bool], number: Any, *ar
         row, kept = call.value(own)
         keep(example, kept)
         rows.append(row)
-    return _stack(lead, rows, call.value_specs())
+    return _stacked_rows(lead, rows, call.value_specs())
 
 
 def _values_at_once(
@@ -77,7 +77,7 @@ def _values_at_once(
     batch = () if call.options.is_elementwise else shapes[0][:1]
     example = kept._replace(x_shapes=shapes, value_shapes=[(*batch, *shape[1:]) for shape in kept.value_shapes])
     for index, number in enumerate(numbers):
-        residuals.keep(number, Part(kept, example, numbers[0], index, size))
+        residuals.keep(number, PartOfBatch(kept, example, numbers[0], index, size))
     return [array.reshape(*lead, *shape) for array, shape in zip(results, example.value_shapes, strict=True)]
 
 
@@ -94,7 +94,7 @@ def derivative(
     stacked = [v if s else np.broadcast_to(v, (*lead, *v.shape)) for v, s in zip(vectors, is_stacked[1:], strict=True)]
     numbers = np.ravel(number if is_stacked[0] else np.broadcast_to(number, lead)).tolist()
     # In a Jacobian a number comes several times: then each time belongs to another call.
-    calls: dict[tuple[int, int], list[tuple[int, Part]]] = collections.defaultdict(list)
+    calls: dict[tuple[int, int], list[tuple[int, PartOfBatch]]] = collections.defaultdict(list)
     times: dict[int, int] = collections.Counter()
     for position, each in enumerate(numbers):
         part = residuals.find(each)
@@ -117,10 +117,10 @@ def derivative(
         ]
         for position, index in zip(positions, indices, strict=True):
             rows[position] = [array[index] for array in by_example]
-    return _stack(lead, rows, specs)
+    return _stacked_rows(lead, rows, specs)
 
 
-def _stack(lead: Shape, rows: list[list[np.ndarray]], specs: Sequence[tf.TensorSpec]) -> list[np.ndarray]:
+def _stacked_rows(lead: Shape, rows: list[list[np.ndarray]], specs: Sequence[tf.TensorSpec]) -> list[np.ndarray]:
     if not rows:
         return [np.zeros([*lead, *(size or 0 for size in s.shape)], s.dtype.as_numpy_dtype) for s in specs]
     return [np.stack(leaf).reshape((*lead, *leaf[0].shape)) for leaf in zip(*rows, strict=True)]

@@ -11,8 +11,8 @@ import tensorflow as tf
 from tf_cg_ops._src.core import convert, misplaced_calls, text, tf_internal
 from tf_cg_ops._src.core.signature import check_argument_names, has_parameter
 from tf_cg_ops._src.core.types import Structure
-from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, not_a_function
-from tf_cg_ops._src.external.adjoint import call_with_gradient
+from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
+from tf_cg_ops._src.external.adjoint import call_in_python
 from tf_cg_ops._src.external.arguments import API, find_tensors
 from tf_cg_ops._src.external.python_call import Call, Options
 
@@ -108,8 +108,7 @@ def numpy_function(
 
     Differs from `tf.numpy_function`, which calls a function and returns values without gradients and static shapes.
     """
-    if not callable(f):
-        raise not_a_function(API, f, _ADVICE_FOR_CALLS)
+    misplaced_calls.check_function(API, "the argument", f, _ADVICE_FOR_CALLS)
     _check_options(output_signature, vjp, jvp, batched)
     dtypes = [spec.dtype for spec in tf.nest.flatten(output_signature)] if output_signature is not None else []
     float_dtype = next((dtype for dtype in dtypes if dtype in convert.DTYPES), None)
@@ -118,11 +117,11 @@ def numpy_function(
         tensors, arguments = find_tensors(function, args, kwargs, nondiff_argnames, float_dtype)
         call = Call(options, arguments)
         if tf.executing_eagerly():
-            outputs = call_with_gradient(call, tensors)
+            outputs = call_in_python(call, tensors)
         else:
             # The error of a graph that cannot be saved shows this name.
             with tf.name_scope(name or re.sub(r"\W", "_", f"{API}_of_{text.name_of(function)}", flags=re.ASCII)):
-                outputs = call_with_gradient(call, tensors)
+                outputs = call_in_python(call, tensors)
         return outputs[0] if options.is_single else tf.nest.pack_sequence_as(output_signature, outputs)
 
     wrapped = CustomGradient(API, f, run)
@@ -154,11 +153,9 @@ def _check_options(
                 "size: tf.TensorSpec([None], tf.float64)."
             )
     for option, function, vectors in (("vjp", vjp, "dy"), ("jvp", jvp, "tangents")):
-        if function is not None and not callable(function):
-            raise TypeError(
-                f"{API}: {option} must be a function {option}(residuals, *{vectors}), got "
-                f"{text.describe_type(function)}."
-            )
+        if function is not None:
+            noun = f"a function {option}(residuals, *{vectors})"
+            misplaced_calls.check_function(API, option, function, noun=noun)
     if jvp is not None and vjp is None:
         raise ValueError(
             f"{API}: jvp needs a vjp, got jvp={text.name_of(jvp)} alone. Pass both, or leave out jvp: the gradients "

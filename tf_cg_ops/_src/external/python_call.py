@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, pytree, text
-from tf_cg_ops._src.core.signature import mismatched_signature
+from tf_cg_ops._src.core import convert, pytree, signature, text
 from tf_cg_ops._src.custom_gradient.decorator import is_decorated
 from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.external import jacobians
@@ -125,7 +124,7 @@ class Call:
             event_shape = () if batch_dims is None else kept.x_shapes[i][batch_dims:]
             dtype = jacobians.dtype_for(self.dtypes[0], self.x_dtypes[i])
             shape = (*kept.value_shapes[0], *event_shape)
-            found.append(self._gradient(self.arguments.subject, i, gradient, dtype, shape, self.options))
+            found.append(self._checked_gradient(self.arguments.subject, i, gradient, dtype, shape, self.options))
         return found
 
     def derivative(self, kept: Kept, vectors: Arrays, needed: Sequence[bool] | None) -> list[np.ndarray]:
@@ -141,8 +140,8 @@ class Call:
             answer = {i: dx if self.x_dtypes[i].is_complex else dx.real for i, dx in answer.items()}
         else:
             options = kept.nondiff | ({"needed": tuple(needed)} if self.options.takes_needed else {})
-            answer = self.arguments.gradients(_OF_VJP, _call(subject, "vjp", self.options.vjp, kept, dys, options))
-        return [self._gradient(subject, i, answer[i], self.x_dtypes[i], kept.x_shapes[i]) for i in x]
+            answer = self.arguments.gradients(_OF_VJP, _call_rule(subject, "vjp", self.options.vjp, kept, dys, options))
+        return [self._checked_gradient(subject, i, answer[i], self.x_dtypes[i], kept.x_shapes[i]) for i in x]
 
     def _tangents(self, kept: Kept, tangents: Arrays) -> list[np.ndarray]:
         """The tangents of the differentiable leaves of the value, from one tangent for each differentiable input."""
@@ -151,7 +150,7 @@ class Call:
             answer = answer if self.dtypes[0].is_complex else answer.real
         else:
             subject = f"{API}: jvp of '{self.arguments.name}'"
-            answer = _call(subject, "jvp", self.options.jvp, kept, tangents, kept.nondiff)
+            answer = _call_rule(subject, "jvp", self.options.jvp, kept, tangents, kept.nondiff)
         return self._leaves("tangent", answer, kept.value_shapes)
 
     def _leaves(self, noun: str, answer: Any, shapes: list[Any]) -> list[np.ndarray]:
@@ -166,7 +165,7 @@ class Call:
                 f"{self.options.output_signature}, got {text.describe(answer)}. Return one array for each TensorSpec."
             ) from None
         return [
-            _checked(
+            _checked_array(
                 subject,
                 leaf,
                 functools.partial(_leaf_noun, noun, i, len(self.dtypes)),
@@ -178,7 +177,7 @@ class Call:
             if is_value or self.dtypes[i] in convert.DTYPES
         ]
 
-    def _gradient(
+    def _checked_gradient(
         self,
         subject: str,
         i: int,
@@ -194,37 +193,28 @@ class Call:
             raise ValueError(
                 f"{subject} must return a {noun()}, got None. Name an input that has no gradient in nondiff_argnames."
             )
-        return _checked(subject, gradient, noun, dtype, shape, hint)
+        return _checked_array(subject, gradient, noun, dtype, shape, hint)
 
 
 def _leaf_noun(noun: str, i: int, count: int) -> str:
     return noun if count == 1 else f"{noun} (leaf {i} of {count})"
 
 
-def _call(
+def _call_rule(
     subject: str, kind: str, function: Callable[..., Any], kept: Kept, vectors: Arrays, options: dict[str, Any]
 ) -> Any:
     """Calls a `vjp` or `jvp`; TypeError if its parameters do not fit."""
-    args = [kept.residuals, *vectors]
-    try:
-        return function(*args, **options)
-    except TypeError as error:
-        signature = mismatched_signature(function, args, options)
-        if signature is None:
-            raise
-        noun, name = ("upstream gradient", "dy") if kind == "vjp" else ("tangent", "tangents")
-        named = f", and {text.quoted(kept.nondiff)} (from nondiff_argnames)" if kept.nondiff else ""
-        parameters = ", ".join(["residuals", f"*{name}", *options])
-        raise TypeError(
-            f"{subject} must take the residuals and {text.count(len(vectors), noun)}{named}, got {kind}{signature}. "
-            f"Write {kind}({parameters})."
-        ) from error
+    noun, name = ("upstream gradient", "dy") if kind == "vjp" else ("tangent", "tangents")
+    named = f", and {text.quoted(kept.nondiff)} (from nondiff_argnames)" if kept.nondiff else ""
+    must_take = f"{subject} must take the residuals and {text.count(len(vectors), noun)}{named}"
+    advice = f"Write {kind}({', '.join(['residuals', f'*{name}', *options])})."
+    return signature.call(function, [kept.residuals, *vectors], options, must_take, advice, kind)
 
 
 _as_numpy = functools.cache(lambda dtype: np.dtype(dtype.as_numpy_dtype))  # The property takes longer than a copy.
 
 
-def _checked(
+def _checked_array(
     subject: str, result: Any, noun: Callable[[], str], dtype: tf.DType, shape: Any, hint: Options | str
 ) -> np.ndarray:
     """A copy of a result in this dtype; an error if it is not numbers of this shape, where None is any size."""

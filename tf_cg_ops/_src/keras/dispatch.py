@@ -23,6 +23,8 @@ def takes_keras_tensors(name: str, advice: str = "") -> Callable[[Function], Fun
     """
 
     def decorate(function: Function) -> Function:
+        explained = misplaced_calls.explains(name, advice)(function)
+
         # AutoGraph would translate this library's code too, which slows down tracing.
         @tf.autograph.experimental.do_not_convert
         @functools.wraps(function)
@@ -30,11 +32,7 @@ def takes_keras_tensors(name: str, advice: str = "") -> Callable[[Function], Fun
             package = package_of_keras_tensors((*args, *kwargs.values()) if kwargs else args)
             if package:
                 return call_symbolically(package, registration.functions[name], args, kwargs)
-            try:
-                return function(*args, **kwargs)
-            except TypeError:
-                misplaced_calls.check_fits(name, function, args, kwargs, advice)
-                raise
+            return explained(*args, **kwargs)
 
         registration.functions[name] = wrapper
         return wrapper

@@ -110,10 +110,10 @@ def _core_of_keras(name: str) -> Any:
 
 def _remat(f: Callable[..., Any]) -> Callable[..., Any]:
     """Replaces the function of Keras."""
-    return CustomGradient(_API, f, _run)
+    return CustomGradient(_API, f, _run_recomputed)
 
 
-def _run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _run_recomputed(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     if recompute_grad.is_recomputing():  # With a layer around this one.
         return function(*args, **kwargs)
     layer: Any = function.__self__ if isinstance(function, types.MethodType) else function

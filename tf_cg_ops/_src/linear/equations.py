@@ -87,7 +87,7 @@ class Point:
         self._handles = equations.handles if handles is None else handles
         self._by_graph: dict[tf.Graph, tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]] = {}
 
-    def run(self, key: Any, function: Callable[..., Any], *tensors: tf.Tensor) -> Any:
+    def evaluate(self, key: Any, function: Callable[..., Any], *tensors: tf.Tensor) -> Any:
         """`function(point, *tensors)` in a graph. In eager mode a call can reuse what was built for equal equations.
 
         The key says what the function computes.
@@ -109,15 +109,15 @@ class Point:
 
     def value(self) -> tf.Tensor:
         """The value of the function."""
-        return self.run("value", lambda point: tf.identity(point._here()[0]))
+        return self.evaluate("value", lambda point: tf.identity(point._here()[0]))
 
     def by_unknowns(self, u: tf.Tensor) -> list[tf.Tensor | None]:
         """The product of `u` with the derivative by each unknown; None if TensorFlow finds no derivative."""
-        return self.run("by_unknowns", lambda point, u: list(map(slices.to_dense, point._gradients(1, u))), u)
+        return self.evaluate("by_unknowns", lambda point, u: list(map(slices.to_dense, point._gradients(1, u))), u)
 
     def by_values(self, u: tf.Tensor) -> list[Any]:
         """The same for each value."""
-        return self.run("by_values", lambda point, u: point._gradients(2, u), u)
+        return self.evaluate("by_values", lambda point, u: point._gradients(2, u), u)
 
     def along_values(self, tangents: Sequence[tf.Tensor | None]) -> tf.Tensor:
         """The tangent of the function for these tangents of the values, which is the transpose of `by_values`."""
@@ -133,7 +133,7 @@ class Point:
             ]
             return tf.gradients([product for product, _ in pairs], u, [t for _, t in pairs])[0] if pairs else u
 
-        return self.run(("along_values", *moved), along, *(tangents[i] for i in moved))
+        return self.evaluate(("along_values", *moved), along, *(tangents[i] for i in moved))
 
     def _gradients(self, position: int, u: tf.Tensor) -> list[Any]:
         here = self._here()

@@ -29,7 +29,7 @@ class Packing:
         Messages about other values call it by the name.
         """
         self._name = name
-        tensors = [_to_tensor(leaf) for leaf in tf.nest.flatten(value)]
+        tensors = [_leaf_to_tensor(leaf) for leaf in tf.nest.flatten(value)]
         for tensor in tensors or [value]:
             if not isinstance(tensor, tf.Tensor) or tensor.dtype not in convert.DTYPES:
                 raise TypeError(
@@ -71,7 +71,7 @@ class Packing:
                 ) from error
         elif tf.nest.is_nested(value):
             raise ValueError(f"{subject} one Tensor, like {self._name}, got {text.describe_type(value)}. {advice}")
-        tensors = [_to_tensor(leaf, self.dtype) for leaf in tf.nest.flatten(value)]
+        tensors = [_leaf_to_tensor(leaf, self.dtype) for leaf in tf.nest.flatten(value)]
         for i, (tensor, name, shape) in enumerate(zip(tensors, self.names(), self._static_shapes, strict=True)):
             if not isinstance(tensor, tf.Tensor) or tensor.dtype != self.dtype:
                 raise TypeError(
@@ -117,7 +117,7 @@ class Packing:
         return tf.cast(vector, tf.float32) if self.dtype.size == 2 else vector
 
 
-def _to_tensor(leaf: Any, dtype: tf.DType | None = None) -> Any:
+def _leaf_to_tensor(leaf: Any, dtype: tf.DType | None = None) -> Any:
     """Converts a leaf if TensorFlow can: an array or number to this dtype, a Variable, a weak Tensor."""
     is_number = isinstance(leaf, (np.ndarray, np.generic, int, float, complex))
     try:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import text, tf_internal
+from tf_cg_ops._src.core import misplaced_calls, text, tf_internal
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.linear.equations import Equations, Point, with_derivative
 from tf_cg_ops._src.linear.packing import ROUNDING, Packing
@@ -108,10 +108,8 @@ class Solver:
             if not callable(function) and not (name == "M" and function is None):
                 is_operator = isinstance(function, tf.linalg.LinearOperator)
                 remedy = "its method matvec" if is_operator else f"lambda u: tf.linalg.matvec({example}, u)"
-                raise TypeError(
-                    f"{api}: {name} must be a function that takes and returns the structure of b, got "
-                    f"{text.describe_type(function)}. Pass {remedy}."
-                )
+                noun = "a function that takes and returns the structure of b"
+                misplaced_calls.check_function(api, name, function, f"Pass {remedy}.", noun)
 
     def _solve(self, matrix: Matrix, b: tf.Tensor, x0: tf.Tensor | None = None) -> tf.Tensor:
         """The solution as a vector, checked, with its derivatives."""

@@ -85,9 +85,9 @@ class Carry:
                 f"{_structure_of(self._structure)}, got {_structure_of(value)} (* is a Tensor). Return the "
                 "same lists, tuples and dicts."
             ) from error
-        return [self._checked(*triple) for triple in zip(self._names, self.leaves, leaves_of(value), strict=True)]
+        return [self._checked_carry(*triple) for triple in zip(self._names, self.leaves, leaves_of(value), strict=True)]
 
-    def _checked(self, name: str, old: tf.TensorSpec, new: Any) -> tf.Tensor:
+    def _checked_carry(self, name: str, old: tf.TensorSpec, new: Any) -> tf.Tensor:
         if not tf.is_tensor(new):
             new = tf.convert_to_tensor(new, old.dtype)
         new = tf.convert_to_tensor(new)
@@ -161,13 +161,13 @@ class Loop:
         if tapes.tape_records_tangents([*carry, *inputs, *values]):
             # TensorFlow loses derivatives of a loop's tangents, so its forward mode must not see the loop.
             whole = program.recomputed(
-                lambda carry, inputs, values: program.run(carry, inputs, values, handles, num_steps)
+                lambda carry, inputs, values: program.run_program(carry, inputs, values, handles, num_steps)
             )
             return whole(carry, inputs, values)
         if not tf.executing_eagerly():
-            return program.run(*arguments)
+            return program.run_program(*arguments)
         key = program.wording.api, program.checkpoint, program.reverse, program.num_carried, num_steps
-        run = find_or_build(key, step.graph, step.inputs, lambda: _in_graph(program.run, arguments))
+        run = find_or_build(key, step.graph, step.inputs, lambda: _in_graph(program.run_program, arguments))
         step.forget_outside()
         return run(*[tensor for tensor in tf.nest.flatten(arguments) if tf.is_tensor(tensor)])
 
@@ -190,7 +190,7 @@ class _Program:
     reverse: bool
     keeps_going: Callable[[list[tf.Tensor]], tf.Tensor] | None
 
-    def run(
+    def run_program(
         self,
         carry: list[tf.Tensor],
         inputs: list[tf.Tensor],
@@ -214,7 +214,7 @@ class _Program:
             self.keeps_going,
             self.reverse,
         )
-        carried, outputs = loops.run([*carry, *self.step.state(values)], inputs, values)
+        carried, outputs = loops.run_steps([*carry, *self.step.state(values)], inputs, values)
         with tf.control_dependencies(self.step.assign(carried[num_carried:], handles)):
             return [tf.identity(value) for value in carried[:num_carried]], outputs
 

@@ -1,6 +1,6 @@
-"""Chooses where to cut a traced graph, and which of the pieces to compute again.
+"""Chooses where to cut a traced graph, and which of the segments to compute again.
 
-A cut keeps the values that cross it. A piece that is computed again holds its values only during its own part of the
+A cut keeps the values that cross it. A segment that is computed again holds its values only during its own part of the
 backward pass (Chen et al., "Training deep nets with sublinear memory cost", 2016, arXiv:1604.06174). The graph is cut
 in the order of its ops (Kusumoto et al., "A graph theoretic framework of recomputation algorithms for memory-efficient
 backpropagation", 2019, arXiv:1905.11722). Dynamic programming over the cuts finds the least extra time for a peak, as
@@ -19,17 +19,17 @@ from tf_cg_ops._src.memory.graph_costs import GraphCosts
 _MOST_PLACES = 160
 # The choices that are kept open at each place, by their memory.
 _MOST_CHOICES = 96
-# How far before a cut to look for ops whose results only the next pieces need.
+# How far before a cut to look for ops whose results only the next segments need.
 _WINDOW = 48
 
 
 @dataclasses.dataclass(frozen=True)
 class Cuts:
-    """Pieces of a graph: the ops from one place to the next."""
+    """Segments of a graph: the ops from one place to the next."""
 
-    places: list[int]  # The first op of each piece, and the number of all ops.
-    is_recomputed: list[bool]  # For each piece.
-    kept: list[float]  # The bytes that each piece keeps besides the pieces before it.
+    places: list[int]  # The first op of each segment, and the number of all ops.
+    is_recomputed: list[bool]  # For each segment.
+    kept: list[float]  # The bytes that each segment keeps besides the segments before it.
     peak: float
     extra_cost: float
     course: list[float]  # The bytes held at each candidate for a cut, in the forward pass and then backwards.
@@ -43,8 +43,11 @@ class Choices:
         num_ops = len(costs.operations)
         bucket = lambda numbers: np.searchsorted(places, numbers, side="right") - 1  # noqa: E731
         values = costs.values
+        # Each of the quadratically many segments asks for sums over values. They are differences of sums that start at
+        # the first op, made once: tables by the segment that produces a value and the one that uses or reads it.
         size = np.array([value.size for value in values], float)
         first = bucket([value.first for value in values])
+        # The bucket of the end also holds what outlives the graph, and, for savers, what no gradient reads.
         last = bucket([num_ops if value.is_kept else value.last for value in values])
         saver = bucket([2 * num_ops if value.first_saver is None else value.first_saver for value in values])
         num = len(places)  # The last place is the end; its bucket holds what no op of the graph uses.
@@ -56,7 +59,8 @@ class Choices:
         is_saved = saver < num - 1
         by_saved = _sums(size * is_saved, first, last, num)
         self.saved = self.kept + by_saved[j, num] - by_saved[i, num] - _produced_and_used(by_saved, i, j)
-        # In the backward pass of the ops from i to j, up to the op before j: what they produce and gradients read.
+        # In the backward pass of the ops from i to j, up to the op before j: what they produce and gradients read. The
+        # pass runs from the end, so a value is held as long as the gradient of an op that is still to come reads it.
         read = _sums(size, first, saver, num)
         flights = zip(places, [*places[1:], num_ops], strict=True)
         in_flight = np.array([costs.in_flight[a:b].max(initial=0) for a, b in flights])
@@ -73,6 +77,8 @@ class Choices:
     @property
     def least_peak(self) -> float:
         """The least peak that some choice of cuts reaches."""
+        # What a segment keeps raises the peaks of all that follow, so the least peak is not found segment by segment.
+        # But what fits a budget fits any larger one, so it can be bisected.
         low, high = 0.0, self.plain_peak
         for _ in range(40):
             middle = (low + high) / 2
@@ -92,6 +98,7 @@ class Choices:
     def best(self, budget: float) -> Cuts:
         """The cuts with the least extra cost within the budget for the peak; of these, the ones with the least peak."""
         num = len(self._places)
+        # Not one best choice for each place: a dearer one that keeps less can be the only one that fits later.
         # For each place, choices up to there: kept bytes, extra cost, peak, place before, its choice, is recomputed.
         choices = [np.zeros((1, 6))]
         width = max(self.plain_peak, 1.0) / _MOST_CHOICES
@@ -154,6 +161,8 @@ def _not_dominated(rows: np.ndarray, width: float) -> np.ndarray:
     cheapest = np.minimum.accumulate(rows[:, 1]) if len(rows) else rows[:, 1]
     better = np.concatenate([[True], cheapest[1:] < cheapest[:-1]])[: len(rows)]
     rows = rows[better]
+    # Memory rises and cost falls along the rows. So the last row of a group is its cheapest, and the first needs the
+    # least memory: without it, there would be no choice for a budget that is just enough.
     group = rows[:, 0] // width
     ends = np.concatenate([group[1:] != group[:-1], [True]])[: len(rows)]
     starts = np.concatenate([[True], group[1:] != group[:-1]])[: len(rows)]
@@ -169,6 +178,7 @@ def _candidates(costs: GraphCosts) -> np.ndarray:
         crossing[value.first + 1 : min(value.last, num_ops) + 1] += value.size if value.can_cross else np.inf
         if value.first_saver is not None:
             saved[value.first] += value.size
+    # By cost alone, cheap ops with large results, such as activations, would share one place.
     progress = np.cumsum(work + saved[:-1] / max(saved.sum(), 1))
     part = np.minimum((progress / max(progress[-1], 1e-30) * _MOST_PLACES).astype(int), _MOST_PLACES)
     best: dict[int, int] = {}

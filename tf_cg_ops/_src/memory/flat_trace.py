@@ -37,7 +37,7 @@ class FlatTrace:
         self.graph, self.inside = graph, trace.inside
         called = [op for op in graph.get_operations() if op.type in calls.CALLS and not control_flow.is_compiled(op)]
         if called or any(map(backward_order.is_gate, graph.get_operations())):
-            self.graph, self.inside, _ = self._copied([tensor.shape for tensor in self.inside])
+            self.graph, self.inside, _ = self._copied_graph([tensor.shape for tensor in self.inside])
         self.operations = operations_of(self.graph)
 
     @property
@@ -48,7 +48,7 @@ class FlatTrace:
 
     def sized(self, shapes: Sequence[tf.TensorShape]) -> tuple[Any, list[Any], list[int]]:
         """A copy of the graph for inputs of these shapes, its inputs, and for each op the place of its copy there."""
-        graph, inside, copy = self._copied(shapes)
+        graph, inside, copy = self._copied_graph(shapes)
         place_of = {id(op): place for place, op in enumerate(operations_of(graph))}
         places, last = [], 0
         for op in self.operations:  # A copied loop can have more ops, and an op without a use has no copy.
@@ -61,7 +61,7 @@ class FlatTrace:
         """The shapes of the inputs, with sizes for the unknown dimensions."""
         return [_filled_in(tensor.shape) for tensor in self.inside]
 
-    def _copied(self, shapes: Sequence[tf.TensorShape]) -> tuple[Any, list[Any], GraphCopy]:
+    def _copied_graph(self, shapes: Sequence[tf.TensorShape]) -> tuple[Any, list[Any], GraphCopy]:
         with self.graph.as_default():  # So that captures have what TensorFlow knows about handles.
             graph = tf_internal.FuncGraph("flat")
 

@@ -24,7 +24,7 @@ _CACHE = 32 * 2**20
 # Their results share the memory of their inputs.
 _ALIASES = {"Identity", "IdentityN", "StopGradient", "PreventGradient", "EnsureShape", "CheckNumerics", "Reshape"}
 _ALIASES |= {"Squeeze", "ExpandDims", "CustomGradientRule", "CustomGradientBarrier"}
-_NOT_IN_PIECES = frozenset(["Placeholder", "NoOp"])
+_NOT_IN_SEGMENTS = frozenset(["Placeholder", "NoOp"])
 
 
 @dataclasses.dataclass
@@ -59,7 +59,7 @@ class GraphCosts:
 
         `is_kept` tells whether the results of an op are kept in any case.
         """
-        self.operations = [op for op in graph.get_operations() if op.type not in _NOT_IN_PIECES]
+        self.operations = [op for op in graph.get_operations() if op.type not in _NOT_IN_SEGMENTS]
         self.has_unknown_sizes = False
         # A placeholder that is not an input, or a tensor from outside, takes no memory of its own.
         self._values: dict[int, _Value] = collections.defaultdict(lambda: _Value(0, -1))

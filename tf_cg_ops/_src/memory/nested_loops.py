@@ -87,7 +87,7 @@ class NestedLoops:
         """Whether every place in the loops has a step. If the capacity is an int, so are the factors."""
         return isinstance(self.num_steps, int) and self.num_steps == self._capacity
 
-    def run(self, carry: Values, inputs: Values, values: Values) -> tuple[Values, Values]:
+    def run_steps(self, carry: Values, inputs: Values, values: Values) -> tuple[Values, Values]:
         """The carry after the last step, and the stacked outputs.
 
         The inputs are stacked along their first dimension. Every step gets all `values`.
@@ -162,7 +162,7 @@ class NestedLoops:
             maximum_iterations=length,
         )
         return carry, [
-            _stack(array, [*self.factors[:level][::-1], *(spec.shape if spec.shape.rank is not None else [None])])
+            _stacked(array, [*self.factors[:level][::-1], *(spec.shape if spec.shape.rank is not None else [None])])
             for array, spec in zip(results, self.output_specs, strict=True)
         ]
 
@@ -174,7 +174,7 @@ class NestedLoops:
         return self.recompute(segment)
 
 
-def _stack(array: tf.TensorArray, element_shape: list[Any]) -> tf.Tensor:
+def _stacked(array: tf.TensorArray, element_shape: list[Any]) -> tf.Tensor:
     """The elements of the array, with zeros for steps that did not run."""
     is_static = all(isinstance(size, int) for size in element_shape)
     if is_static or None in element_shape or array.flow.dtype != tf.variant:

@@ -139,7 +139,7 @@ def _mib(size: float) -> str:
     return f"{size / 2**20:,.1f} MiB"
 
 
-class Part(NamedTuple):
+class SegmentOps(NamedTuple):
     """The ops of a segment."""
 
     operations: Sequence[Any]
@@ -160,7 +160,7 @@ class _SizedCosts:
 
 def make_plan(
     api: str, name: str, memory: Memory, flat: FlatTrace, sources: Sequence[bool], is_kept: Callable[[Any], bool]
-) -> tuple[Plan, Sequence[Part]]:
+) -> tuple[Plan, Sequence[SegmentOps]]:
     """Plans the gradient of a traced graph. `sources` tells which of its inputs have gradients."""
     unknown = flat.unknown_shapes
     if unknown and isinstance(memory, int):
@@ -197,7 +197,7 @@ def make_plan(
     # The first op whose place is at or behind each cut.
     starts = [bisect.bisect_left(sized.places, place) for place in cuts.places]
     parts = [
-        Part(flat.operations[start:end], again)
+        SegmentOps(flat.operations[start:end], again)
         for (start, end), again in zip(itertools.pairwise(starts), cuts.is_recomputed, strict=True)
         if start < end
     ]

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, pytree, text, tf_internal
 from tf_cg_ops._src.core.types import P, R, Structure
-from tf_cg_ops._src.custom_gradient.call import explained_errors, leaves_of_value
+from tf_cg_ops._src.custom_gradient.call import differentiable_leaves, explained_errors
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, Method
 from tf_cg_ops._src.custom_gradient.variables import handles_of
 from tf_cg_ops._src.custom_gradient.wording import Wording, without_gradient_function
@@ -24,7 +24,7 @@ from tf_cg_ops._src.keras.dispatch import package_of_keras_tensors
 from tf_cg_ops._src.memory import checkpoint_name
 from tf_cg_ops._src.memory.checkpoint_name import Keep, check_keep
 from tf_cg_ops._src.memory.flat_trace import FlatTrace
-from tf_cg_ops._src.memory.plan import Memory, Part, Plan, check_memory, make_plan
+from tf_cg_ops._src.memory.plan import Memory, Plan, SegmentOps, check_memory, make_plan
 from tf_cg_ops._src.memory.segments import SegmentedFunction
 from tf_cg_ops._src.rewrite.built_functions import find_or_build
 from tf_cg_ops._src.rewrite.traced_call import TracedCall, arrays_to_tensors
@@ -239,7 +239,7 @@ class Recomputation:
             outputs = run(values)
         trace.forget_outside()
         value = trace.pack(outputs)
-        leaves_of_value(api, name, value)  # All of it has gradients.
+        differentiable_leaves(api, name, value)  # All of it has gradients.
         return value
 
     def plan(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Plan:
@@ -258,14 +258,16 @@ class Recomputation:
 
     def _build(self, name: str, trace: TracedCall) -> SegmentedFunction:
         if self.memory is None:
-            whole = [Part(trace.graph.get_operations(), True)]
+            whole = [SegmentOps(trace.graph.get_operations(), True)]
             return SegmentedFunction(self.wording, name, trace.graph, trace.inside, whole, self.keep)
         flat, plan, parts, is_kept = self._planned(name, trace)
         if plan.note and plan.plain_bytes >= _WORTH_SAVING:
             warnings.warn(f"{self.wording.api}: '{name}' with memory='auto': {plan.note}.", stacklevel=2)
         return SegmentedFunction(self.wording, name, flat.graph, flat.inside, parts, is_kept)
 
-    def _planned(self, name: str, trace: TracedCall) -> tuple[FlatTrace, Plan, Sequence[Part], Callable[[Any], bool]]:
+    def _planned(
+        self, name: str, trace: TracedCall
+    ) -> tuple[FlatTrace, Plan, Sequence[SegmentOps], Callable[[Any], bool]]:
         """The trace that the plan cuts, the plan, its parts, and the predicate of what is kept in any case."""
         assert self.memory is not None
         api, outside, flat = self.wording.api, trace.outside, FlatTrace(trace)

@@ -97,12 +97,8 @@ def scan(
     Source: Chen et al., "Training deep nets with sublinear memory cost" (2016), arXiv:1604.06174; nested segments:
     Griewank and Walther, "Evaluating derivatives" (2008), chapter 12.
     """
-    if not callable(f):
-        raise TypeError(
-            f"{_API}: f must be a function f(carry, x) that returns (carry, y), got {text.describe_type(f)}. Pass the "
-            "function first."
-        )
-    misplaced_calls.check_is_no_class(_API, "f", f)
+    noun = "a function f(carry, x) that returns (carry, y)"
+    misplaced_calls.check_function(_API, "f", f, "Pass the function first.", noun)
     check_checkpoint(_API, checkpoint)
     reverse = convert.to_bool(_API, "reverse", reverse)
     if length is not None and not tf.convert_to_tensor(length).dtype.is_integer:
@@ -127,13 +123,11 @@ class _Scan:
         def step(*tensors: tf.Tensor) -> list[tf.Tensor]:
             x = checkpointed_loop.pack(xs, tensors[len(carry.leaves) :])
             value = f(carry.pack(tensors[: len(carry.leaves)]), x)
-            if not isinstance(value, tuple) or len(value) != 2:
-                raise TypeError(
-                    f"{_API}: '{name}' must return a pair (carry, y), got {text.describe_type(value)}. End it with: "
-                    "return carry, y (or: return carry, None). In tf.scan, unlike here, the function returns only the "
-                    "carry."
-                )
-            new_carry, y = value
+            advice = (
+                "End it with: return carry, y (or: return carry, None). In tf.scan, unlike here, the function returns "
+                "only the carry."
+            )
+            new_carry, y = pytree.pair(f"{_API}: '{name}'", "carry, y", value, advice, types=tuple)
             y = checkpointed_loop.to_tensors(_API, f"the output y of '{name}'", y, "Return Tensors.")
             ys = _dense_leaves(f"the output y of '{name}'", y)
             # Without its Tensors, because they belong to the trace.

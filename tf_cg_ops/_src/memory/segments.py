@@ -16,13 +16,13 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import slices, tf_internal
-from tf_cg_ops._src.custom_gradient import backward_order, graph_rule
+from tf_cg_ops._src.custom_gradient import attaching, backward_order
 from tf_cg_ops._src.custom_gradient.call import GradFn, call_with_gradient
 from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.graphs.graph_copy import GraphCopy
 from tf_cg_ops._src.memory.checkpoint_name import Keep
 from tf_cg_ops._src.memory.gradient_reads import static_value
-from tf_cg_ops._src.memory.plan import Part
+from tf_cg_ops._src.memory.plan import SegmentOps
 from tf_cg_ops._src.memory.replay import CONTRACTIONS, Replay
 
 # Ops that take a handle and leave the variable as it is.
@@ -49,7 +49,7 @@ class GraphSegment:
         return self.operations
 
 
-def graph_segments(parts: Sequence[Part], graph: Any, inside: Sequence[Any]) -> list[GraphSegment]:
+def graph_segments(parts: Sequence[SegmentOps], graph: Any, inside: Sequence[Any]) -> list[GraphSegment]:
     """The segments with the tensors between them; `inside` are the inputs of the graph."""
     given = {id(tensor) for tensor in inside}
     number_of = {id(op): number for number, part in enumerate(parts) for op in part.operations}
@@ -109,7 +109,7 @@ class SegmentedFunction:
     """Runs a traced function segment by segment."""
 
     def __init__(
-        self, wording: Wording, name: str, graph: Any, inside: Sequence[Any], parts: Sequence[Part], keep: Keep
+        self, wording: Wording, name: str, graph: Any, inside: Sequence[Any], parts: Sequence[SegmentOps], keep: Keep
     ) -> None:
         self._wording, self._name = wording, name
         self._inside, self._outputs = list(inside), list(graph.outputs)
@@ -140,7 +140,7 @@ class SegmentedFunction:
         def replace(copy: GraphCopy, op: Any, inputs: list[Any]) -> Sequence[Any] | None:
             nonlocal token
             if graph is None:
-                return graph_rule.run_eagerly(op, inputs) if op.type == "CustomGradientRule" else None
+                return attaching.run_eagerly(op, inputs) if op.type == "CustomGradientRule" else None
             # The token stays out of loops and branches.
             if token is None or graph is not tf.compat.v1.get_default_graph() or not _is_joint(op):
                 return None

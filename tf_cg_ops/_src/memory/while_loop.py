@@ -78,11 +78,8 @@ def while_loop(
     Source: as in `scan`.
     """
     for argument, function in (("cond", cond), ("body", body)):
-        if not callable(function):
-            raise TypeError(
-                f"{_API}: {argument} must be a function of the loop variables, got {text.describe_type(function)}. "
-                "Pass cond first, then body."
-            )
+        noun = "a function of the loop variables"
+        misplaced_calls.check_function(_API, argument, function, "Pass cond first, then body.", noun)
     check_checkpoint(_API, checkpoint)
     message = f"{_API}: loop_vars must be a list or tuple of the arguments of body, at least one, got {{}}. "
     if not isinstance(loop_vars, (list, tuple)):

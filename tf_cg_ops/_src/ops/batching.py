@@ -58,6 +58,8 @@ class AlignedSizes:
         aligned = align_sizes({"fx": fx, "gx": gx, "x": x}, is_event)
         rank = len(aligned["x"])
         is_event = [False] * (rank - len(x)) + is_event
+        # Beside batch dimensions, the op takes a scalar fx only if gx broadcasts to x. In a batch, fx is not a scalar
+        # any more, so that is checked here.
         gx_has_leading = rank > len(x)
         scalar_fx_fits: Any = True
         if not fx:
@@ -87,12 +89,14 @@ def reshape_members(wrapped: Any, sizes: Sizes) -> tf.Tensor:
     if wrapped.is_stacked:
         num_members = wrapped.t.shape[0] if wrapped.t.shape[0] is not None else shape_of(wrapped.t)[0]
     shape = [num_members, *sizes]
+    # A constant where possible: tf.stack would hide the sizes from shape inference and from XLA.
     is_static = all(isinstance(size, int) for size in shape)
     return tf.reshape(wrapped.t, tf.constant(shape, tf.int64) if is_static else to_vector(shape))
 
 
 def _broadcasts_to(sizes: Sizes, target: Sizes) -> Any:
     """Whether sizes broadcast to `target`, of the same rank: True, or a scalar Tensor if that is not known yet."""
+    # What is known is decided now, so that static shapes cost no assertion at run time.
     pairs = zip(sizes, target, strict=True)
     unknown = [(a, b) for a, b in pairs if not (isinstance(a, int) and (a == 1 or (isinstance(b, int) and a == b)))]
     if not unknown:

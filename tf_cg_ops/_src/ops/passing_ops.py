@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import library, tf_internal
-from tf_cg_ops._src.custom_gradient import backward_order, graph_rule, unused_outputs
+from tf_cg_ops._src.custom_gradient import attaching, backward_order, unused_outputs
 from tf_cg_ops._src.ops import batching
 
 
@@ -19,7 +19,7 @@ def _custom_gradient_rule(op: Any, *dys: Any) -> Sequence[Any]:
             "CustomGradientRule: in eager mode this op has no gradient, because its rule is a function of a graph. Use "
             "tf_cg_ops.custom_gradient."
         )
-    return graph_rule.gradients(op.outputs[0].op, dys)  # A tape passes an imitation of the op without its graph.
+    return attaching.gradients_of_op(op.outputs[0].op, dys)  # A tape passes an imitation of the op without its graph.
 
 
 @tf_internal.RegisterPFor("CustomGradientRule")
@@ -31,7 +31,7 @@ def _convert_rule(pfor_input: Any) -> Sequence[Any]:
     pfor_input.stack_inputs([i for i in pfor_input.get_attr("differentiated_results") if 0 <= i < num_results])
     wrapped = [pfor_input.input(i) for i in range(pfor_input.num_inputs)]
     convert = functools.partial(tf_internal.converted_for_pfor, pfor_input)
-    outputs = graph_rule.vectorize(pfor_input.op, [w.t for w in wrapped], [w.is_stacked for w in wrapped], convert)
+    outputs = attaching.vectorize(pfor_input.op, [w.t for w in wrapped], [w.is_stacked for w in wrapped], convert)
     return [tf_internal.wrap_for_pfor(output, w.is_stacked) for output, w in zip(outputs, wrapped, strict=False)]
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-def _advice(call: str) -> str:
+def _how_to_write(call: str) -> str:
     function = call.partition("(")[2].partition(",")[0]
     return (
         f"Write {call}, where {function}(y, *args) and solve(*args) take the same arguments, or "
@@ -34,7 +34,7 @@ def implicit_root(
     residual: Callable[..., Structure], solve: None = None, **options: Unpack[Options]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
-@misplaced_calls.explains("implicit_root", _advice("implicit_root(residual, solve)"))
+@misplaced_calls.explains("implicit_root", _how_to_write("implicit_root(residual, solve)"))
 def implicit_root(
     residual: Callable[..., Structure],
     solve: Callable[..., Structure] | None = None,
@@ -110,7 +110,7 @@ def implicit_fixed_point(
     f: Callable[..., Structure], solve: None = None, **options: Unpack[Options]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
-@misplaced_calls.explains("implicit_fixed_point", _advice("implicit_fixed_point(f, solve)"))
+@misplaced_calls.explains("implicit_fixed_point", _how_to_write("implicit_fixed_point(f, solve)"))
 def implicit_fixed_point(
     f: Callable[..., Structure],
     solve: Callable[..., Structure] | None = None,
@@ -165,7 +165,7 @@ def implicit_minimum(
     objective: Callable[..., tf.Tensor], solve: None = None, **options: Unpack[Options]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @tf_internal.autograph_artifact
-@misplaced_calls.explains("implicit_minimum", _advice("implicit_minimum(objective, solve)"))
+@misplaced_calls.explains("implicit_minimum", _how_to_write("implicit_minimum(objective, solve)"))
 def implicit_minimum(
     objective: Callable[..., tf.Tensor],
     solve: Callable[..., Structure] | None = None,
@@ -214,13 +214,10 @@ def implicit_minimum(
 def _decorated(problem: Problem, parameter: str, solve: Callable[..., Any] | None) -> Callable[..., Any]:
     """The implicit function, or a decorator for a solver; TypeError if an argument has a wrong type."""
     api, options = problem.api, problem.options
-    if not callable(problem.user_function):
-        raise TypeError(f"{api}: {parameter} must be a function, got {text.describe_type(problem.user_function)}.")
-    linear_solve = options["linear_solve"]
-    if linear_solve is not None and not callable(linear_solve):
-        raise TypeError(
-            f"{api}: linear_solve must be a function such as tf_cg_ops.linear.gmres, got {text.describe(linear_solve)}."
-        )
+    misplaced_calls.check_function(api, parameter, problem.user_function)
+    if options["linear_solve"] is not None:
+        noun = "a function such as tf_cg_ops.linear.gmres"
+        misplaced_calls.check_function(api, "linear_solve", options["linear_solve"], noun=noun)
     for name, value in options.items():
         if name != "linear_solve" and not isinstance(value, bool):
             raise TypeError(f"{api}: {name} must be True or False, got {text.describe(value)}. Pass a Python bool.")

@@ -6,11 +6,11 @@ from typing import Any, TypedDict
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import pytree, text, tf_internal
-from tf_cg_ops._src.core.signature import bind, mismatched_signature
+from tf_cg_ops._src.core import misplaced_calls, pytree, text, tf_internal
+from tf_cg_ops._src.core.signature import bind, check_takes
 from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.core.variables import as_variable
-from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, not_a_function
+from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.linear.equations import Equations, Point, with_derivative
 from tf_cg_ops._src.linear.packing import ROUNDING, Packing
@@ -51,10 +51,10 @@ def implicit_function(problem: Problem, solve: Callable[..., Any]) -> CustomGrad
     """The solver, with the derivative of the solution."""
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        return _Call(problem, text.name_of(function)).solve(_translated(function), function, (list(args), kwargs))
+        return _Solve(problem, text.name_of(function)).solve(_translated(function), function, (list(args), kwargs))
 
-    if not callable(getattr(solve, "__func__", solve)):  # A classmethod is not callable.
-        raise not_a_function(problem.api, solve, "Pass the solver, then call the result with the solver's arguments.")
+    advice = "Pass the solver, then call the result with the solver's arguments."
+    misplaced_calls.check_function(problem.api, "the argument", solve, advice)
     return CustomGradient(problem.api, solve, run)
 
 
@@ -70,7 +70,7 @@ def _stop(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     return [tf.stop_gradient(tensor) for tensor in tensors]
 
 
-class _Call:
+class _Solve:
     """One call of a solver: its equations, and the linear systems of their derivatives."""
 
     def __init__(self, problem: Problem, name: str) -> None:
@@ -89,19 +89,12 @@ class _Call:
             # Checks the arguments against the signature, unless all are Tensors passed by position.
             pytree.flatten_arguments(api, user_solver, args, kwargs)
             root = solver(*args, **kwargs)
-        except TypeError as error:
-            try:
-                bind(api, user_solver, args, kwargs)
-            except TypeError as mismatch:
-                raise TypeError(f"{mismatch} The {self._problem.noun} comes first, the solver second.") from error
+        except TypeError:
+            bind(api, user_solver, args, kwargs, f"The {self._problem.noun} comes first, the solver second.")
             raise
         if has_aux:
-            if not isinstance(root, tuple) or len(root) != 2:
-                raise TypeError(
-                    f"{api}: '{self._name}' must return a pair (y, aux), since has_aux is True, got "
-                    f"{text.describe_type(root)}. End it with: return y, aux"
-                )
-            root, aux = root
+            advice = "End it with: return y, aux (or leave out has_aux)."
+            root, aux = pytree.pair(f"{api}: '{self._name}'", "y, aux", root, advice, types=tuple)
         advice = "To return other results too, pass has_aux=True."
         self._packing = Packing(f"{api}: '{self._name}' must return y as", "y", root, advice, self._batched)
         y = self._packing.unpack(self._with_derivative(tf.stop_gradient(self._packing.packed), arguments))
@@ -130,19 +123,14 @@ class _Call:
         """The residual, the function of a fixed point, or the gradient of an objective."""
         try:
             if self._problem.noun == "objective":
-                return self._gradient(y, args, kwargs)
+                return self._gradient_of_objective(y, args, kwargs)
             return self._function(y, *args, **kwargs)
-        except TypeError as error:
-            function = self._problem.user_function
-            signature = mismatched_signature(function, [y, *args], kwargs)
-            if signature is None:
-                raise
-            raise TypeError(
-                f"{self._subject} must take y and then the arguments of '{self._name}', got "
-                f"{text.name_of(function)}{signature}."
-            ) from error
+        except TypeError:
+            must_take = f"{self._subject} must take y and then the arguments of '{self._name}'"
+            check_takes(self._problem.user_function, [y, *args], kwargs, must_take)
+            raise
 
-    def _gradient(self, y: Any, args: Any, kwargs: Any) -> Any:
+    def _gradient_of_objective(self, y: Any, args: Any, kwargs: Any) -> Any:
         api, name = self._problem.api, text.name_of(self._problem.user_function)
         leaves = tf.nest.flatten(y)
         if self._packing.dtype.is_complex:
@@ -170,13 +158,13 @@ class _Call:
     def _solve_transposed(self, point: Point, y: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
         """The solution u of (dr/dy)^H u = dy. For a fixed point, r is f(y) - y."""
         if self._linear_solve is None:
-            value, matrix = point.run(("system", self._batched, self._problem.noun), self._system, y)
+            value, matrix = point.evaluate(("system", self._batched, self._problem.noun), self._system, y)
             u = tf.linalg.solve(matrix, dy[..., None])[..., 0]
         else:
             value, u = point.value(), self._iterative_solution(self._linear_solve, point, dy)
         if self._problem.noun == "function":
             value, u = value - y, -u
-        return self._checked(value, y, dy, u, point.values) if self._problem.options["check_solution"] else u
+        return self._solved(value, y, dy, u, point.values) if self._problem.options["check_solution"] else u
 
     def _system(self, point: Point, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The value of the user's function and the matrix of `_vjp`: `[n, n]`, or `[B, n, n]` for a batch."""
@@ -220,13 +208,13 @@ class _Call:
         def vjp_of_structure(u: Any) -> Any:
             advice = "Pass numbers with the structure, shapes and dtype of dy."
             packed = self._packing.pack(f"{subject} must call vjp with", u, advice)
-            return self._packing.unpack(point.run(("vjp", self._batched, self._problem.noun), self._vjp, packed))
+            return self._packing.unpack(point.evaluate(("vjp", self._batched, self._problem.noun), self._vjp, packed))
 
         with called_by(subject):
             u = linear_solve(vjp_of_structure, self._packing.unpack(dy))
         return self._packing.pack(f"{subject} must return", u, "Return u with vjp(u) = dy.")
 
-    def _checked(self, r: tf.Tensor, y: tf.Tensor, dy: tf.Tensor, u: tf.Tensor, inputs: Sequence[tf.Tensor]) -> Any:
+    def _solved(self, r: tf.Tensor, y: tf.Tensor, dy: tf.Tensor, u: tf.Tensor, inputs: Sequence[tf.Tensor]) -> Any:
         """Returns `u`; InvalidArgumentError, except under XLA, if y does not solve the equations.
 
         One step of Newton's method would change `sum(conj(dy) * y)` by `sum(conj(u) * r)`.

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, text
-from tf_cg_ops._src.core.signature import mismatched_signature
+from tf_cg_ops._src.core import convert, signature, text
 from tf_cg_ops._src.keras import registration
 
 
@@ -29,12 +28,7 @@ def read(api: str, value: Any) -> LossScale | None:
     if value is None:
         return None
     if callable(value):
-        signature = mismatched_signature(value, [], {})
-        if signature is not None:
-            raise TypeError(
-                f"{api}: the function loss_scale must take no arguments, got {text.name_of(value)}{signature}."
-            )
-        value = value()
+        value = signature.call(value, [], {}, f"{api}: the function loss_scale must take no arguments")
     can_shrink = not isinstance(value, (int, float, np.number))
     for module in registration.loaded_modules():
         if isinstance(value, module.keras.mixed_precision.LossScaleOptimizer):

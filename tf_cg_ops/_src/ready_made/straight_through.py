@@ -9,8 +9,7 @@ from typing import Any, overload
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import library, misplaced_calls, pytree, slices, text, tf_internal
-from tf_cg_ops._src.core.signature import mismatched_signature
+from tf_cg_ops._src.core import library, misplaced_calls, pytree, signature, slices, text, tf_internal
 from tf_cg_ops._src.core.types import P, R, TensorLike
 from tf_cg_ops._src.custom_gradient.call import call_with_gradient
 from tf_cg_ops._src.custom_gradient.checks import can_cast
@@ -155,7 +154,7 @@ def with_surrogate(api: str, f: Callable[..., Any], surrogate: Any, slope: Any, 
                     f"{float(x.dtype.max)}, or cast x."
                 )
             returned = function(*args, **kwargs)
-            pytree.leaves_of_value(api, text.name_of(function), returned)
+            pytree.check_leaves(api, text.name_of(function), returned)
             value = tf.cast(tf.convert_to_tensor(returned), x.dtype)
             message = (
                 f"{api}: '{text.name_of(function)}' must return the shape of x, {{expected}}, got {{got}}. For a "
@@ -169,7 +168,7 @@ def with_surrogate(api: str, f: Callable[..., Any], surrogate: Any, slope: Any, 
             def grad_fn(dy: Any, variables: Sequence[tf.Variable] = ()) -> Any:
                 dy = slices.kept(dy)
                 if tf.is_tensor(dy) and not isinstance(dy, tf.IndexedSlices):
-                    dy = _of_shape(x, dy, message)
+                    dy = _with_shape_of(x, dy, message)
                 dx = gradient(dy) if gradient else None  # No tape watched x.
                 gradients = [dx, *[None] * (len(leaves) - 1)]
                 return (gradients, [None] * len(variables)) if variables else gradients
@@ -203,12 +202,12 @@ def _gradient_of_surrogate(
     point = tf.identity(x)  # A surrogate that closes over x has no derivative by that.
     with tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
         tape.watch(point)
-        value = _call(api, "surrogate", surrogate, point, name)
+        value = _call_surrogate(api, "surrogate", surrogate, point, name)
         _check_static(value, x, message)
 
     def gradient(dy: Any) -> tf.Tensor:
         # This reads `dy`, which has the shape of x, because some gradients do not read the value.
-        dy = _of_shape(
+        dy = _with_shape_of(
             value, tf.convert_to_tensor(slices.to_dense(dy)), message.format(expected="{got}", got="{expected}")
         )
         dx = slices.to_dense(tape.gradient(value, point, output_gradients=dy))
@@ -225,7 +224,7 @@ def _check_static(value: tf.Tensor, x: tf.Tensor, message: str) -> None:
         raise ValueError(message.format(expected=x.shape, got=value.shape))
 
 
-def _of_shape(x: tf.Tensor, value: tf.Tensor, message: str) -> tf.Tensor:
+def _with_shape_of(x: tf.Tensor, value: tf.Tensor, message: str) -> tf.Tensor:
     """Returns the value, and raises this message, at run time if necessary, unless it has the shape of x."""
     _check_static(value, x, message)
     if value.shape.is_fully_defined() and x.shape.is_fully_defined():
@@ -236,17 +235,11 @@ def _of_shape(x: tf.Tensor, value: tf.Tensor, message: str) -> tf.Tensor:
 _ADVICE = "If it is the derivative of a surrogate, pass it as derivative=."
 
 
-def _call(api: str, noun: str, function: Callable[..., Any], x: tf.Tensor, name: str) -> tf.Tensor:
+def _call_surrogate(api: str, noun: str, function: Callable[..., Any], x: tf.Tensor, name: str) -> tf.Tensor:
     """Calls the user's surrogate or derivative; TypeError unless it returns a Tensor of the dtype of `x`."""
     subject = f"{api}: the {noun} {text.name_of(function)!r} of '{name}'"
     advice = f"Use TensorFlow operations. {_ADVICE}" if noun == "surrogate" else "Return the derivative at x."
-    try:
-        value = function(x)
-    except TypeError as error:
-        signature = mismatched_signature(function, [x], {})
-        if signature is None:
-            raise
-        raise TypeError(f"{subject} must take x alone, got {signature}. Write it as a function of x.") from error
+    value = signature.call(function, [x], {}, f"{subject} must take x alone", "Write it as a function of x.")
     if noun == "derivative":
         value = _cast(value, x)
     value = pytree.to_output(value) if tf.is_tensor(value) else value
@@ -273,7 +266,7 @@ def _user_derivative(api: str, derivative: Callable[[tf.Tensor], Any], x: tf.Ten
         f"{api}: the derivative {text.name_of(derivative)!r} of '{name}' must return the shape of x, {{expected}}, "
         "got {got}. Return one number for each element of x."
     )
-    return _of_shape(x, _call(api, "derivative", derivative, x, name), message)
+    return _with_shape_of(x, _call_surrogate(api, "derivative", derivative, x, name), message)
 
 
 def _to_real_tensor(api: str, function: Callable[..., Any], leaves: Sequence[Any]) -> tf.Tensor:
@@ -298,19 +291,16 @@ def check_surrogate(api: str, surrogate: Any, slope: Any, derivative: Any) -> No
         raise TypeError(f"{api}: slope must be a number above 0, got {text.describe(slope)}.")
     if not 0 < slope < float("inf"):
         raise ValueError(f"{api}: slope must be a finite number above 0, got {slope!r}.")
-    if derivative is not None and not callable(derivative):
-        raise TypeError(f"{api}: derivative must be a function of x, got {text.describe(derivative)}.")
+    if derivative is not None:
+        misplaced_calls.check_function(api, "derivative", derivative, noun="a function of x")
     if isinstance(surrogate, str):
         if surrogate not in DERIVATIVES:
             raise ValueError(
                 f"{api}: surrogate must be one of {text.quoted(DERIVATIVES)}, or a function of x, got {surrogate!r}."
             )
-    elif not callable(surrogate):
-        raise TypeError(
-            f"{api}: surrogate must be a name such as 'sigmoid', or a function of x, got {text.describe(surrogate)}."
-        )
-    for name, function in (("surrogate", surrogate), ("derivative", derivative)):
-        misplaced_calls.check_is_no_class(api, name, function)
+    else:
+        noun = "a name such as 'sigmoid', or a function of x"
+        misplaced_calls.check_function(api, "surrogate", surrogate, noun=noun)
     if derivative is not None and surrogate != "identity":
         raise ValueError(f"{api}: pass either surrogate or derivative, got both.")
     if slope != 1 and (derivative is not None or callable(surrogate)):

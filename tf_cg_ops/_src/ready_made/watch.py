@@ -161,7 +161,7 @@ def _watch(
         if log:
             effects += _print(name, _unscaled(dense, scaling))
         if callback is not None:
-            effects += _call(api, name, _unscaled(dense, scaling), callback)
+            effects += _call_callback(api, name, _unscaled(dense, scaling), callback)
         # Last, so that the other options still show a gradient that fails the check.
         if check_numerics:
             with tf.control_dependencies(effects):
@@ -227,7 +227,7 @@ def _print(name: str, values: tf.Tensor) -> list[tf.Operation]:
     return [] if tf.executing_eagerly() else [printed]
 
 
-def _call(api: str, name: str, dy: tf.Tensor, callback: Callable[..., Any]) -> list[tf.Tensor]:
+def _call_callback(api: str, name: str, dy: tf.Tensor, callback: Callable[..., Any]) -> list[tf.Tensor]:
     """Calls the user's function with a copy, because the array can share memory with a Tensor."""
 
     def call_with_array(lead: tuple[int, ...], is_stacked: Sequence[bool], array: np.ndarray) -> list[np.ndarray]:

@@ -75,6 +75,7 @@ def fingerprint(graph: Any, inputs: Sequence[tf.Tensor]) -> bytes:
     Two traces that compute the same from their inputs have the same hash: it ignores the names of ops and functions,
     and the values of the inputs.
     """
+    # Not hash(), whose 64 bits collide too easily: a wrong hit would silently be another function's gradient.
     digest = hashlib.sha256()
     given = {id(tensor) for tensor in inputs}
     number_of = {id(op): number for number, op in enumerate(graph.get_operations())}
@@ -89,13 +90,14 @@ def fingerprint(graph: Any, inputs: Sequence[tf.Tensor]) -> bytes:
         # Shapes depend on the values of some inputs, and on calls of set_shape.
         shapes = [output.shape for output in op.outputs]
         digest.update(repr((op.type, op.device, places(op.inputs), waits, shapes)).encode())
+        # The attributes of an input are not hashed: a constant that is captured has its value there.
         if any(id(output) in given for output in op.outputs):
             digest.update(repr([(output.dtype, _behind_handle(output)) for output in op.outputs]).encode())
             continue
         for name, attribute in sorted(op.node_def.attr.items()):
             called = [function.name for function in calls.functions_in([attribute])]
             digest.update(name.encode())
-            if not called:
+            if not called:  # Otherwise it has names with serial numbers, which differ between equal traces.
                 digest.update(attribute.SerializeToString(deterministic=True))
             for other in called:
                 digest.update(fingerprint_of_function(graph, other))

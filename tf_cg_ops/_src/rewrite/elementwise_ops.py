@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import calls, tf_internal
 from tf_cg_ops._src.custom_gradient import traced_rule
-from tf_cg_ops._src.custom_gradient.graph_rule import attach
+from tf_cg_ops._src.custom_gradient.attaching import attach
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.graphs import control_flow
 from tf_cg_ops._src.rewrite.overridden_op import OverriddenOp
@@ -88,7 +88,7 @@ def masked_gradients(op: Any, dy: tf.Tensor, built_in: Callable[..., list[Any]])
         return built_in(copy, tensors[-1])
 
     like = None if len(inputs) == 1 else dy
-    wide = [_broadcast(x, like) for x in inputs]
+    wide = [_broadcast_like(x, like) for x in inputs]
     gradients = built_in(OverriddenOp(op, wide, outputs), dy)
     if any(x is y for x, y in zip(inputs, wide, strict=True)):  # A gradient of the full shape needs no broadcasting.
         direct = built_in(OverriddenOp(op, inputs, outputs), dy)
@@ -120,7 +120,7 @@ def _masked(
     results = [_where(selected, values[i], weights[0]) for i in positions]
 
     def backward(upstream: list[Any]) -> list[Any]:
-        wide = [_broadcast(tensor, like) for tensor in tensors]
+        wide = [_broadcast_like(tensor, like) for tensor in tensors]
         sums: list[Any] = [None] * len(tensors)
         for position, c in zip(positions, upstream, strict=True):
 
@@ -136,7 +136,7 @@ def _masked(
                     sums[i] = part if sums[i] is None else sums[i] + part
         return [_sum_to(g, tensor, like) for g, tensor in zip(sums, tensors, strict=True)]
 
-    with traced_rule.derivative(traced_rule.current_order()):  # Each order multiplies what is traced.
+    with traced_rule.computing_derivative(traced_rule.current_order()):  # Each order multiplies what is traced.
         attached = iter(attach(_WORDING, name, results, tensors, backward, saved_orders=orders))
     return [next(attached) if i in positions else None for i in range(len(values))]
 
@@ -158,7 +158,7 @@ def _multiplies_by_number(op_type: str, inputs: list[Any], i: int) -> bool:
     return number is not None and bool(np.isfinite(number)) and (op_type == "Mul" or number != 0)
 
 
-def _broadcast(tensor: Any, like: Any) -> Any:
+def _broadcast_like(tensor: Any, like: Any) -> Any:
     if like is None or (tensor.shape.is_fully_defined() and tensor.shape == like.shape):
         return tensor
     return tf.broadcast_to(tensor, tf.shape(like))
@@ -166,7 +166,7 @@ def _broadcast(tensor: Any, like: Any) -> Any:
 
 def _sum_to(gradient: Any, tensor: Any, like: Any) -> Any:
     """The sum over the dimensions in which the tensor was broadcast."""
-    if gradient is None or _broadcast(tensor, like) is tensor:
+    if gradient is None or _broadcast_like(tensor, like) is tensor:
         return gradient
     axes, _ = tf.raw_ops.BroadcastGradientArgs(s0=tf.shape(tensor), s1=tf.shape(like))
     return tf.reshape(tf.reduce_sum(gradient, axes), tf.shape(tensor))

@@ -9,11 +9,11 @@ import tensorflow as tf
 from tf_cg_ops._src.core import pytree, text, tf_internal
 from tf_cg_ops._src.core.signature import as_function
 from tf_cg_ops._src.custom_gradient import live_rule
+from tf_cg_ops._src.custom_gradient.attaching import attach
 from tf_cg_ops._src.custom_gradient.checks import GradientChecks
-from tf_cg_ops._src.custom_gradient.graph_rule import attach
 from tf_cg_ops._src.custom_gradient.wording import Wording
 from tf_cg_ops._src.graphs import graph_copy
-from tf_cg_ops._src.rewrite.rule_table import Rule
+from tf_cg_ops._src.rewrite.op_rules import Rule
 
 _ORDERS = 3  # Of derivatives that the graph has of a rule.
 
@@ -84,12 +84,7 @@ def attach_rule(
     def backward(upstream: Sequence[Any]) -> list[Any]:
         seen = OverriddenOp(op, inputs, values, overridden, orders)
         dys = pytree.upstream_gradients(list(outputs), [[output] for output in outputs], upstream)
-        try:
-            answer = rule(seen, *dys)
-        except TypeError as error:
-            checks.check_takes_upstream(functools.partial(as_function(rule), seen), dys, {}, error)
-            raise
-        return checks.checked_gradients(answer)
+        return checks.checked_gradients(checks.answer(functools.partial(as_function(rule), seen), dys, {}))
 
     return overridden()
 
@@ -108,17 +103,14 @@ def attach_traced_rule(
 def _wording(api: str, rule: Rule) -> Wording:
     return Wording(
         api,
-        name=text.name_of(rule),
-        subject="the rule '{name}' for the op {function}",
+        subject=f"the rule '{text.name_of(rule)}' for the op {{function}}",
         gradient_function="rule",
         parameters="op, *dys",
         binds_arguments=True,
-        takes_other_upstream=(
-            "{subject} must take the op and {upstream} (one for each output), got rule{signature}. Write "
-            "rule({parameters})."
-        ),
+        takes="the op and {upstream} (one for each output)",
         not_traced=(
-            "'{name}', the rule for the op {function}, must be a function that TensorFlow can trace into a "
-            "graph, got {error}. Correct the rule, or compute it with TensorFlow operations."
+            "{subject} must be a function that TensorFlow can trace into a graph, got {error}. Correct the rule, or "
+            "compute it with TensorFlow operations."
         ),
+        is_for_users_code=False,  # A rule can call `rules.built_in`, which raises its own error for some ops.
     )

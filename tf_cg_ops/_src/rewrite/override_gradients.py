@@ -16,8 +16,8 @@ from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.graphs import control_flow
 from tf_cg_ops._src.graphs.graph_copy import GraphCopy
 from tf_cg_ops._src.rewrite import built_functions, own_gradients
+from tf_cg_ops._src.rewrite.op_rules import Rule, RuleTable
 from tf_cg_ops._src.rewrite.overridden_op import attach_rule
-from tf_cg_ops._src.rewrite.rule_table import Rule, RuleTable
 from tf_cg_ops._src.rewrite.traced_call import ThreadSafeFunction, TracedCall, arrays_to_tensors, spec_of, trace
 
 _API = "override_gradients"
@@ -89,11 +89,8 @@ def override_gradients(
     Differs from `tf.Graph.gradient_override_map` of TensorFlow 1, which TensorFlow 2 does not replace: it changes a
     function that already exists, and rules are functions, not registered names.
     """
-    if not callable(f):
-        raise TypeError(
-            f"{_API}: f must be a function, a model, or a function of a loaded SavedModel such as "
-            f"loaded.signatures['serving_default'], got {text.describe_type(f)}. {_CALL}"
-        )
+    noun = "a function, a model, or a function of a loaded SavedModel such as loaded.signatures['serving_default']"
+    misplaced_calls.check_function(_API, "f", f, _CALL, noun)
     table = RuleTable(_API, rules, inside, unmatched)
 
     built = built_functions.Table(16)  # Not the table of all functions, because these hold the rules.
@@ -120,7 +117,7 @@ def override_gradients(
             outputs = shared(*values)
         call.forget_outside()
         value = call.pack(outputs)
-        pytree.leaves_of_value(_API, text.name_of(function), value)  # All of it has gradients.
+        pytree.check_leaves(_API, text.name_of(function), value)  # All of it has gradients.
         return value
 
     return CustomGradient(_API, f, run)
@@ -162,7 +159,7 @@ def copy_with_rules(
     def replace(copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor] | None:
         outputs = copy.copy_op(op, inputs)
         positions = own_gradients.differentiated_inputs(op)
-        if positions is not None and not own.keeps(op, positions, table.inside, own_gradients.name_of(op)):
+        if positions is not None and not own.keeps(op, positions, table.inside, own_gradients.name_of_owner(op)):
             outputs = [tf.identity(result) for result in inputs[: len(op.outputs)]]
         rule = matching.rule_for(op) if op.inputs and op.outputs else None
         return outputs if rule is None else attach_rule(api, rule, op, inputs, outputs, orders=orders)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tf_cg_ops._src.core.calls import LOOPS, TYPES, num_own_inputs
-from tf_cg_ops._src.custom_gradient import graph_rule, live_rule, rule_op
-from tf_cg_ops._src.rewrite.rule_table import Matching
+from tf_cg_ops._src.custom_gradient import attaching, live_rule, rule_op
+from tf_cg_ops._src.rewrite.op_rules import Matching
 
 # Gives the functions that a call, loop or conditional runs, as graphs with `inputs` and `outputs`.
 FunctionsOf = Callable[[Any], Sequence[Any]]
@@ -24,13 +24,13 @@ def differentiated_inputs(op: Any) -> list[int] | None:
     live = live_rule.of(op)
     if rule_op.error(op) and live is not None and live.exception is None:
         with op.graph.as_default():
-            op, _ = graph_rule.with_traced_rule(op)
+            op, _ = attaching.with_traced_rule(op)
     if rule_op.error(op):  # Then only the process that made the function knows.
         return list(range(len(op.inputs)))
     return [len(op.outputs) + position for position in op.get_attr("differentiated_inputs")]
 
 
-def name_of(op: Any) -> str:
+def name_of_owner(op: Any) -> str:
     """The name of the function that an op with its own gradient belongs to, or else of the op."""
     if op.type == "CustomGradientRule":
         return rule_op.function_name(op)
@@ -117,7 +117,7 @@ class OwnGradients:
             if id(tensor) in self._parameters:
                 function, position = self._parameters[id(tensor)]
                 for caller in self._callers[id(function)]:
-                    waiting += _passed(caller, function, position)
+                    waiting += _passed_to(caller, function, position)
                 continue
             op = tensor.op
             ops.add(id(op))
@@ -135,11 +135,11 @@ class OwnGradients:
                         for position, parameter in enumerate(function.inputs):
                             self._parameters[id(parameter)] = function, position
                             if id(parameter) in seen:
-                                waiting += _passed(op, function, position)
+                                waiting += _passed_to(op, function, position)
         return ops
 
 
-def _passed(caller: Any, function: Any, position: int) -> list[Any]:
+def _passed_to(caller: Any, function: Any, position: int) -> list[Any]:
     """What an op passes to a parameter of its function: its input, and in a loop what the body returned before."""
     before = [function.outputs[position]] if caller.type in LOOPS else []
     return [caller.inputs[position + num_own_inputs(caller.type)], *before]

@@ -1,7 +1,6 @@
 """The user's rules for ops, and which ops they matched."""
 
 import difflib
-import inspect
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
@@ -10,8 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, text
-from tf_cg_ops._src.core.signature import mismatched_signature, takes_positional, without_annotations
+from tf_cg_ops._src.core import convert, misplaced_calls, signature, text
 from tf_cg_ops._src.core.types import Structure
 
 # An op type, or a predicate on a tf.Operation. Public functions take any key: for type checkers, a dict whose keys are
@@ -51,19 +49,14 @@ class RuleTable:
             if not isinstance(key, str) and _is_of_a_library(key):
                 raise TypeError(
                     f"{api}: a key of rules must be an op type such as 'Relu', or a function of a tf.Operation that "
-                    f"returns a bool, got the function '{text.name_of(key)}' of {_package(key)}. {_advice(key)}"
+                    f"returns a bool, got the function '{text.name_of(key)}' of {_package(key)}. {_advice_for_key(key)}"
                 )
-            if not callable(rule):
-                raise TypeError(
-                    f"{api}: the rule for {_described(key)} must be a function rule(op, *dy) that returns the "
-                    f"gradients of op.inputs, got {text.describe_type(rule)}."
-                )
-            if not takes_positional(rule):
-                raise TypeError(
-                    f"{api}: the rule for {_described(key)} must take the op and the upstream gradients by position, "
-                    f"got {text.name_of(rule)}{without_annotations(inspect.signature(rule))}. If that makes a rule, "
-                    "call it, as in tf_cg_ops.rules.clip(norm=1.0)."
-                )
+            name = f"the rule for {_described_key(key)}"
+            noun = "a function rule(op, *dy) that returns the gradients of op.inputs"
+            misplaced_calls.check_function(api, name, rule, noun=noun)
+            must_take = f"{api}: {name} must take the op and the upstream gradients by position"
+            advice = "If that makes a rule, call it, as in tf_cg_ops.rules.clip(norm=1.0)."
+            signature.check_takes(rule, [None], {}, must_take, advice, partial=True)
         self._rules = dict(rules)
         self._warned: set[str] = set()
 
@@ -107,19 +100,11 @@ class Matching:
 
     def _selects(self, predicate: Callable[[Any], Any], op: Any) -> bool:
         """The answer of a predicate. Raises TypeError if it is not a bool, or if the predicate does not take an op."""
-        try:
-            answer = predicate(op)
-        except TypeError as error:
-            signature = mismatched_signature(predicate, [op], {})
-            if signature is None:
-                raise
-            raise TypeError(
-                f"{self._api}: {_described(predicate)} must take one argument, a tf.Operation, got "
-                f"{text.name_of(predicate)}{signature}."
-            ) from error
+        must_take = f"{self._api}: {_described_key(predicate)} must take one argument, a tf.Operation"
+        answer = signature.call(predicate, [op], {}, must_take)
         if not isinstance(answer, (bool, np.bool_)):
             raise TypeError(
-                f"{self._api}: {_described(predicate)} must return a bool for each tf.Operation, got "
+                f"{self._api}: {_described_key(predicate)} must return a bool for each tf.Operation, got "
                 f"{text.describe(answer)} for '{op.name}'. Compare what you look for, as in op.type == 'Relu'."
             )
         return bool(answer)
@@ -141,7 +126,7 @@ class Matching:
         hint = f"Did you mean {text.quoted(similar)}?" if similar else _NO_MATCH
         raise ValueError(
             f"{self._api}: each key of rules must match an op of {place}, got no match for "
-            f"{', '.join(map(_described, unmatched))}. The op types are {there}. {hint}"
+            f"{', '.join(map(_described_key, unmatched))}. The op types are {there}. {hint}"
         )
 
     def check_all_reached(self, place: str, reached: Collection[int], around: Mapping[int, str]) -> None:
@@ -162,14 +147,14 @@ class Matching:
             )
             if any(id(op) in reached for op in ops):
                 warnings.warn(
-                    f"{self._api}: the rule for {_described(key)} has no effect on ops of {place} inside functions "
+                    f"{self._api}: the rule for {_described_key(key)} has no effect on ops of {place} inside functions "
                     f"that have their own gradient: {functions}. {advice}",
                     stacklevel=2,
                 )
             else:
                 raise ValueError(
                     f"{self._api}: each key of rules must match an op of {place} that gradients reach, got "
-                    f"{_described(key)}, which only matches ops inside functions that have their own gradient: "
+                    f"{_described_key(key)}, which only matches ops inside functions that have their own gradient: "
                     f"{functions}. {advice}"
                 )
 
@@ -191,7 +176,7 @@ class Matching:
                 warnings.warn(message, stacklevel=2)
 
 
-def _described(key: Key) -> str:
+def _described_key(key: Key) -> str:
     return repr(key) if isinstance(key, str) else f"the predicate '{text.name_of(key)}'"
 
 
@@ -204,7 +189,7 @@ def _is_of_a_library(key: Any) -> bool:
     return _package(key) in ("tensorflow", "keras", "tf_keras")
 
 
-def _advice(function: Any) -> str:
+def _advice_for_key(function: Any) -> str:
     name = text.name_of(function).replace("_", "").lower()
     op_types = [op_type for op_type in dir(tf.raw_ops) if op_type.lower() == name]
     return f"Write {op_types[0]!r}." if op_types else "Write the type of its op."

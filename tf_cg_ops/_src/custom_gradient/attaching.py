@@ -47,7 +47,7 @@ def attach(
     if error:
         rule = traced_rule.without_rule(error)
     else:
-        rule = traced_rule.trace(wording, name, results, backward, foreign_rule.conversion, saved_orders)
+        rule = traced_rule.trace_rule(wording, name, results, backward, foreign_rule.conversion, saved_orders)
         if rule.exception is not None:
             _warn_when_saved(rule.error)
     if not graph.building_function and any(isinstance(t, tf_internal.EagerTensor) for t in rule.captures):
@@ -64,9 +64,9 @@ def attach(
     def on_tapes(*dys: Any) -> list[Any]:
         # `grad_fn` can use tapes, which do not work in forward mode. They worked when the rule was traced.
         if rule.exception or tapes.new_tapes_record():
-            return _call(dataclasses.replace(live, backward=for_tapes), op, dys, rule.captures, inputs)
+            return _call_live(dataclasses.replace(live, backward=for_tapes), op, dys, rule.captures, inputs)
         traced, captures = with_traced_rule(op)
-        return _import(traced, dys, captures, inputs)
+        return _import_traced(traced, dys, captures, inputs)
 
     # If TensorFlow recorded the op, forward mode would hash its attributes, which fails for the name of a function.
     tapes.record(op.type, outputs, rule_op.parts_of_inputs(op)[1], on_tapes, tangents)
@@ -78,7 +78,7 @@ def _mark(api: str) -> str:
     return "" if api in ("custom_gradient", "custom_vjp", "custom_jvp", "CustomGradientRule") else api
 
 
-def gradients(op: Any, dys: Sequence[Any]) -> list[Any]:
+def gradients_of_op(op: Any, dys: Sequence[Any]) -> list[Any]:
     """The gradients of a CustomGradientRule op with respect to all its inputs."""
     results, inputs, captures = rule_op.parts_of_inputs(op)
     live = live_rule.of(op)
@@ -87,10 +87,10 @@ def gradients(op: Any, dys: Sequence[Any]) -> list[Any]:
     records = tapes.new_tapes_record()
     is_called = records and not tf_internal.is_in_v1_conditional(op) and not (live and live.is_foreign)
     if live is not None and (live.exception or is_called):
-        by_input = _call(live, op, dys, captures, inputs)
+        by_input = _call_live(live, op, dys, captures, inputs)
     else:
         traced, traced_captures = with_traced_rule(op)
-        by_input = _import(traced, dys, traced_captures, inputs)
+        by_input = _import_traced(traced, dys, traced_captures, inputs)
     return [None] * len(results) + by_input + [None] * len(captures)
 
 
@@ -117,7 +117,7 @@ def vectorize(
         def gradients_of_example(example: tuple[Any, Any]) -> list[Any]:
             example_dys, example_captures = example[0], iter(example[1])
             all_captures = [next(example_captures) if stacked else value for value, stacked in captures]
-            gradients = _import(
+            gradients = _import_traced(
                 traced, dict(zip(differentiated, example_dys, strict=True)), all_captures, op.inputs[num_results:]
             )
             return [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
@@ -142,13 +142,13 @@ def run_eagerly(op: Any, values: list[Any]) -> list[tf.Tensor]:
         exception = live_rule.exception_of(op)
         if exception is not None:
             raise exception
-        function = tf.function(lambda dys, captures: _import(op, dys, captures, inputs), autograph=False)
+        function = tf.function(lambda dys, captures: _import_traced(op, dys, captures, inputs), autograph=False)
         return function(list(map(slices.to_dense, dys)), captures)
 
     return tapes.recorded_copies(rule_op.function_name(op), results, inputs, backward)
 
 
-def _call(
+def _call_live(
     live: LiveRule, op: Any, dys: Sequence[Any], captures: list[tf.Tensor], inputs: Sequence[tf.Tensor]
 ) -> list[Any]:
     """Calls the live rule. If its trace has used up a tape of the forward pass, imports the trace instead."""
@@ -166,10 +166,10 @@ def _call(
                 f"{live.subject} has side effects, so a tape of the forward pass that it uses must be "
                 "tf.GradientTape(persistent=True), got a tape that is not persistent."
             ) from error
-        return _import(op, dys, captures, inputs)
+        return _import_traced(op, dys, captures, inputs)
 
 
-def _import(
+def _import_traced(
     op: Any, dys: Sequence[Any] | dict[int, Any], captures: list[tf.Tensor], inputs: Sequence[tf.Tensor]
 ) -> list[Any]:
     """Imports the traced rule; returns one gradient, or None, for each input, in the shape of the input."""
@@ -225,7 +225,7 @@ def traced_for(op: Any, live: LiveRule) -> tuple[Any, list[tf.Tensor]]:
     name, graph = rule_op.function_name(op), tf_internal.FuncGraph("custom_gradient_rule")
     with graph.as_default(), traced_rule.next_order(live.order):
         backward = functools.partial(live.captured_gradients, op)
-        rule = traced_rule.trace(live_rule.OF_THE_OP, name, results, backward, foreign_rule.conversion)
+        rule = traced_rule.trace_rule(live_rule.OF_THE_OP, name, results, backward, foreign_rule.conversion)
         if rule.error:
             raise rule.exception or RuntimeError(rule.error)
         groups = [results, inputs, rule.captures]
