@@ -332,8 +332,8 @@ def test_a_second_derivative_by_a_vjp_of_tensors(is_function, gradient):
 
 
 WITHOUT_SECOND = {
-    "gradients": (cg.numpy_function(sine), "its gradients are arrays"),
-    "vjp": (cg.numpy_function(sine, vjp=np.multiply, jvp=np.multiply), "its vjp computes with arrays"),
+    "gradients": cg.numpy_function(sine),
+    "vjp": cg.numpy_function(sine, vjp=np.multiply, jvp=np.multiply),
 }
 
 
@@ -341,7 +341,7 @@ WITHOUT_SECOND = {
 @pytest.mark.parametrize("where", ["eager", "inside", "around"])
 def test_a_second_derivative_by_arrays_is_an_error(name, where):
     """Also where the graph is built before anybody asks for it: TensorFlow would take None for zero."""
-    function, reason = WITHOUT_SECOND[name]
+    function, reason = WITHOUT_SECOND[name], "its gradients are computed with arrays"
     x, dy = array(3), array(3)
 
     def second(x):
@@ -361,7 +361,7 @@ def test_a_second_derivative_by_arrays_is_an_error(name, where):
 
 def test_the_second_derivative_with_respect_to_the_upstream_gradient_alone(gradient):
     x, u = array(3), array(3)
-    for function, _ in WITHOUT_SECOND.values():
+    for function in WITHOUT_SECOND.values():
         (by_dy,) = gradient(lambda dy, f=function: tape_vjp(f, [tf.constant(x)], dy)[1][0], [array(3)], u)
         np.testing.assert_allclose(by_dy, u * np.cos(x), rtol=1e-13)
 

@@ -244,7 +244,18 @@ def calls(row, dtype):
             yield to_dtype(x[part], dtype), to_dtype(dy[part], dtype)
 
 
-@pytest.mark.parametrize(("name", "mode"), pairs(ROWS, RUNS))
+ITERATIVE = [name for name, row in ROWS.items() if row.is_finite]
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        *pairs([name for name in ROWS if name not in ITERATIVE], RUNS),
+        *((name, "eager") for name in ITERATIVE),
+        # A graph takes seconds for each dtype. test_linear.py has their numbers of any size in graphs and under XLA.
+        *(pytest.param(name, mode, marks=pytest.mark.slow) for name in ITERATIVE for mode in ("traced", "jit")),
+    ],
+)
 def test_at_the_ends_of_each_dtype(name, mode):
     row = ROWS[name]
     run = RUNS["traced" if mode == "jit" and name in NOT_UNDER_XLA else mode](

@@ -128,9 +128,8 @@ def test_a_loaded_model(tmp_path):
         setattr(model, name, tf.function(function, input_signature=[tf.TensorSpec([3], tf.float64)]))
     tf.saved_model.save(model, str(tmp_path))
     loaded = tf.saved_model.load(str(tmp_path))
-    for name, by_hand in BY_HAND.items():
-        for run in (eager_orders, jit_orders):
-            assert_orders(run(getattr(loaded, name), X, DY), by_hand())
+    for name, run in (("coupled", eager_orders), ("batched", eager_orders), ("batched", jit_orders)):
+        assert_orders(run(getattr(loaded, name), X, DY), BY_HAND[name]())
     with pytest.raises(RuntimeError, match="must have a derivative with respect to y"):
         eager_orders(loaded.lost, X, DY)
     with pytest.raises(tf.errors.InvalidArgumentError, match="must be zero at the y that"):
@@ -139,7 +138,7 @@ def test_a_loaded_model(tmp_path):
 
 def test_the_third_and_fourth_order():
     third = derivative(derivative(derivative(cg.implicit_root(cubic_residual, cubic_root))))
-    np.testing.assert_allclose(RUNS["jit"](third)(tf.constant(X)), orders_of_cubic()[3], rtol=1e-10)
+    np.testing.assert_allclose(RUNS["traced"](third)(tf.constant(X)), orders_of_cubic()[3], rtol=1e-10)
     fourth = derivative(derivative(derivative(derivative(cubic))))
     np.testing.assert_allclose(fourth(tf.constant(X)), orders_of_cubic()[4], rtol=1e-9)
 
@@ -260,11 +259,9 @@ def second_orders(function, x, dy):
 
 
 ALL_KINDS = [("positional", kind, ("eager", "traced")[i % 2]) for i, kind in enumerate(KINDS)]
-ALL_KINDS += [("positional", kind, "jit") for kind in ("batch", "gmres", "own solver", "minimum", "structure")]
+ALL_KINDS += [("positional", kind, "jit") for kind in ("batch", "minimum", "structure")]
 ALL_PLACES = [
-    (place, [*KINDS][i], mode)
-    for i, place in enumerate(PLACES)
-    for mode in ("eager", ["traced", "jit", "around"][i % 3])
+    (place, [*KINDS][i], mode) for i, place in enumerate(PLACES) for mode in ("eager", ["traced", "around"][i % 2])
 ]
 
 
@@ -323,12 +320,12 @@ MATRICES = {
     "no systems": (SYSTEMS, tf.linalg.solve, random([0, 2, 2], [0, 2, 3]), [UNKNOWN]),
     "structures": (BATCH, cubic_root, random([4]), [UNKNOWN]),
     "no structures": (BATCH, cubic_root, random([0]), [UNKNOWN]),
-    "ridge": (RIDGES[1], ridge, RIDGE, ["eager", JIT]),
+    "ridge": (RIDGES[1], ridge, RIDGE, ["eager", UNKNOWN]),
     "ridge by a tape": (RIDGES[0], ridge, RIDGE, ["eager", "traced"]),
     "a scalar": (CUBIC, cubic_root, random([]), ["eager"]),
     "a matrix": (CUBIC, cubic_root, random([2, 3]), ["eager"]),
     "no unknown": (CUBIC, cubic_root, random([0]), ["traced"]),
-    "aux": (ONE, cubic_root, random([3]), ["eager", "tf1_session", JIT]),
+    "aux": (ONE, cubic_root, random([3]), ["eager", "tf1_session"]),
 }
 
 
@@ -384,9 +381,9 @@ READERS = {
 
 
 MODES_OF_READERS = {
-    "eager": ("root", "minimum", "linear.cg"),
-    "traced": ("batch", "linear.cg"),
-    "jit": ("root", "gmres", "linear.gmres"),
+    "eager": ("root", "minimum", "gmres", "linear.cg"),
+    "traced": ("batch", "linear.gmres"),
+    "jit": ("root",),
 }
 
 
@@ -521,7 +518,7 @@ def test_in_a_functional_model():
     np.testing.assert_allclose(dx[0], 2 * X * DY / (3 * y**2 + 1))
 
 
-@pytest.mark.parametrize("mode", ["eager", "traced", "jit"])
+@pytest.mark.parametrize("mode", ["eager", "traced"])
 def test_the_system_of_a_symmetric_contraction_is_positive_definite(mode):
     """So `linear.cg` solves it. The fixed point is the one of y = S y + x, whose derivative is the inverse of I - S."""
     symmetric = np.array([[0.5, -0.3, 0.0], [-0.3, -0.6, 0.1], [0.0, 0.1, 0.2]])

@@ -14,6 +14,8 @@ import tf_cg_ops as cg
 import tf_cg_ops_cli
 from tf_cg_ops import _command_line
 
+from ..support.tensors import pairs
+
 
 def loss(*values):
     """A number, with another upstream gradient for each element."""
@@ -160,8 +162,7 @@ def first_of(f, *args):
     return first
 
 
-@pytest.mark.parametrize("f", CASES, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("f", "mode"), pairs(CASES, MODES, quick=5))
 def test_the_op_is_found(mode, f, tmp_path):
     case = CASES[f]
     if mode == "saved" and f is with_a_rule_of_tensorflow:

@@ -232,9 +232,19 @@ def _difference(a: np.ndarray | None, b: np.ndarray | None) -> tuple[str, float]
         return (EQUAL, 0.0) if np.array_equal(a, b) or a.dtype != object else (DIFFERENT, np.inf)
     # A sum in another order can differ by more than the unit in the last place, but by less than its square root.
     rounding = -1.0 if a.dtype.kind in "biu" else float(np.spacing(np.abs(np.ones([], a.dtype)))) ** 0.75
+    difference = relative_difference(a, b)
+    return ROUNDING if difference <= rounding else DIFFERENT, difference
+
+
+def relative_difference(a: np.ndarray, b: np.ndarray, least: float = 0.0, rounding: float = 0.0) -> float:
+    """The largest difference above the rounding, divided by the largest element of `a`, or by the least size."""
     a, b = a.astype(np.complex128), b.astype(np.complex128)
     with np.errstate(invalid="ignore"):  # Of infinities.
-        gap = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
-    largest = np.max(np.abs(a[np.isfinite(a)]), initial=0.0)
-    difference = float(np.max(gap) / largest) if largest and np.isfinite(gap).all() else np.inf
-    return ROUNDING if difference <= rounding else DIFFERENT, difference
+        gap = np.max(np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b)), initial=0.0)
+    gap, size = max(gap - rounding, 0.0) if np.isfinite(gap) else np.inf, max(largest(a), least)
+    return float(gap / size) if size else float(np.inf if gap else 0.0)
+
+
+def largest(x: np.ndarray) -> float:
+    """The size of the largest element that is finite."""
+    return float(np.max(np.abs(x), initial=0.0, where=np.isfinite(x)))

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import tf_internal
 
-from . import _inputs
-from ._compare import DIFFERENT, NOT_COMPARED, ROUNDING, VALUES, Comparison, run_function
+from . import _compare, _inputs
+from ._compare import VALUES, Comparison, run_function
 from ._graphs import reason_of
 
 IN_LITE = "values in LiteRT"
@@ -37,7 +37,7 @@ def compare_in_lite(
       RuntimeError: LiteRT fails, or its results differ. The message names the output that differs most.
     """
     if tf_internal.custom_ops_of_lite_model(content):
-        return Comparison(name, IN_LITE, NOT_COMPARED, None, "this LiteRT does not include TensorFlow's ops")
+        return Comparison(name, IN_LITE, _compare.NOT_COMPARED, None, "this LiteRT does not include TensorFlow's ops")
     runs = (size for size in _inputs.SIZES if not isinstance(run_function(function, {}, size, VALUES), str))
     size = next(runs, _inputs.SIZES[0])
     before = {key: variable.numpy() for key, variable in variables.items()}
@@ -46,15 +46,15 @@ def compare_in_lite(
         inputs = _inputs.generate(function.structured_input_signature[1], size, seed)
         values = run_function(function, inputs, size, VALUES)
         if isinstance(values, str):
-            return Comparison(name, IN_LITE, NOT_COMPARED, None, f"TensorFlow {values}")
+            return Comparison(name, IN_LITE, _compare.NOT_COMPARED, None, f"TensorFlow {values}")
         first = {key: x for key, x in values.items() if key.startswith("output ") and x.dtype != object}
         first |= {f"step of {key}": values[f"variable {i}"] - before[key] for key, i in positions.items()}
         second = _run_in_lite(api, content, {key: x.numpy() for key, x in inputs.items()}, before)
         rounding = {f"step of {key}": 2 * np.spacing(np.max(np.abs(x), initial=0.0)) for key, x in before.items()}
         difference, key = _difference(first, second, rounding)
         if difference <= _TOLERANCE:
-            return Comparison(name, IN_LITE, ROUNDING, difference, key)
-    wrong = Comparison(name, IN_LITE, DIFFERENT, difference, key)
+            return Comparison(name, IN_LITE, _compare.ROUNDING, difference, key)
+    wrong = Comparison(name, IN_LITE, _compare.DIFFERENT, difference, key)
     raise RuntimeError(
         f"{api}: LiteRT must compute what TensorFlow computes, got {wrong}. Nothing was written. Please report this, "
         "and attach the model. If you know that the LiteRT on the device is right, write check=False."
@@ -87,13 +87,5 @@ def _difference(
     first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray], rounding: Mapping[str, float]
 ) -> tuple[float, str]:
     """The largest difference, divided by the largest element of the output, and the output."""
-    sizes = {key: np.max(np.abs(x[np.isfinite(x)]), initial=0.0) for key, x in first.items()}
-    least = _FRACTION * max(sizes.values())
-    found = []
-    for key, x in first.items():
-        a, b = x.astype(np.complex128), second[key].astype(np.complex128)
-        with np.errstate(invalid="ignore"):  # Of infinities.
-            gap = np.max(np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b)), initial=0.0)
-        gap = max(gap - rounding.get(key, 0.0), 0.0) if np.isfinite(gap) else np.inf
-        found.append((float(gap / max(sizes[key], least)) if gap else 0.0, key))
-    return max(found)
+    least, difference = _FRACTION * max(map(_compare.largest, first.values())), _compare.relative_difference
+    return max((difference(x, second[key], least, rounding.get(key, 0.0)), key) for key, x in first.items())

@@ -402,16 +402,14 @@ def _row(
         known = name, declared, key(place, run) or place.op.name
         computation = computations.setdefault(known, Computation(place, declared, like.get(declared)))
         found.append(check(place, run, computation))
-    worst, last = max(found, key=lambda each: STATES.index(each.state)), found[-1]
+    worst = max(found, key=lambda each: STATES.index(each.state))
     verdict, detail = _verdict(place, declared, like, worst)
     return dataclasses.replace(
         row,
         verdict=verdict,
         detail=" ".join(filter(None, [detail, *worst.remarks])),
-        value_norm=last.value_norm,
-        upstream_norm=last.upstream_norm,
-        gradient_norm=last.gradient_norm,
         error=max(each.error for each in found),
+        **found[-1].norms,
     )
 
 

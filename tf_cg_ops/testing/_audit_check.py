@@ -22,8 +22,8 @@ from tf_cg_ops._src.rewrite import built_functions
 from tf_cg_ops._src.rewrite.traced_call import trace
 
 from . import _hints
-from ._audit_record import API, Place, Run, all_operations, draws, is_place, numbers
-from ._flat_function import Arrays, FlatFunction
+from ._audit_record import API, Place, Run, all_operations, are_finite, draws, is_place
+from ._flat_function import Arrays, FlatFunction, to_double_precision
 from ._numeric import Estimate, NumericDerivatives, norm, typical_size
 from ._references import RandomNumbers
 from ._report import exact_reference, in_one_line
@@ -53,13 +53,11 @@ _Gradients = list[np.ndarray | None]
 
 @dataclasses.dataclass
 class Findings:
-    """What one run of a place shows, with the norms of all results, of what arrived, and of what left."""
+    """What one run of a place shows."""
 
     state: State = "right"  # Whether the gradient is the vector-Jacobian product.
     detail: str = ""  # The likely mistake, or why the state is unknown.
-    value_norm: float = 0.0
-    upstream_norm: float = 0.0
-    gradient_norm: float = 0.0
+    norms: dict[str, Any] = dataclasses.field(default_factory=dict)  # As in `AuditedGradient`.
     remarks: list[str] = dataclasses.field(default_factory=list)  # What else the user must know.
     error: float = 0.0  # The largest error, relative to the largest that passes.
 
@@ -151,7 +149,7 @@ class Computation:
         if double not in self._traces:
             compute = lambda *given: self._compute(given[: len(self._run)], given[len(self._run) :], double)  # noqa: E731
             self._traces[double] = trace(compute, [tf.TensorSpec(t.shape, t.dtype) for t in tensors])
-        found = iter(map(numbers, tf_internal.call_trace(self._traces[double], *tensors)))
+        found = iter(map(to_double_precision, tf_internal.call_trace(self._traces[double], *tensors)))
         values = [next(found) for _ in dys]
         return _Answers(
             upstream, values, *([next(found) if has else None for has in flags] for flags in self._has[double])
@@ -160,7 +158,7 @@ class Computation:
     @property
     def points(self) -> Arrays:
         """The values of the leaves."""
-        return [numbers(t) for t in self._run[: len(self.place.leaves)]]
+        return [to_double_precision(t) for t in self._run[: len(self.place.leaves)]]
 
     @property
     def function(self) -> FlatFunction:
@@ -176,7 +174,7 @@ class Computation:
             except tf.errors.OpError:  # Outside of the domain.
                 return [tf.fill(y.shape, tf.cast(math.nan, y.dtype)) for y in value.outputs]
 
-        return FlatFunction(self.place.names, [numbers(t) for t in tensors[:count]], call, None)
+        return FlatFunction(self.place.names, [to_double_precision(t) for t in tensors[:count]], call, None)
 
     @property
     def tolerance(self) -> tuple[float, float]:
@@ -318,11 +316,11 @@ def _is_rounded(constant: Any) -> bool:
 @np.errstate(all="ignore")  # What is not finite is noticed.
 def check(place: Place, run: Run, computation: Computation) -> Findings:
     """Compares the gradient on the values of one run, for its upstream gradient and for a random one."""
-    arrived = [numbers(dy) for dy in run.upstream]
-    found, computation = Findings(upstream_norm=_norm(arrived)), computation.at(run)
+    arrived = [to_double_precision(dy) for dy in run.upstream]
+    found, computation = Findings(norms={"upstream_norm": _norm(arrived)}), computation.at(run)
     try:
         own = computation.answers(arrived, double=False)
-        found.value_norm, found.gradient_norm = _norm(own.values), _norm(own.by_rule)
+        found.norms |= {"value_norm": _norm(own.values), "gradient_norm": _norm(own.by_rule)}
         if not place.reason:
             _check(computation, own, found)
     except LikeError:
@@ -367,28 +365,28 @@ def _check(computation: Computation, own: _Answers, found: Findings) -> None:
     if not all(np.all(~np.isnan(y)) for y in random.values):
         return found.add("unknown", "its value is not finite")
     compared = [random]
-    if _are_finite(own.upstream) and any(map(np.any, own.upstream)):
+    if are_finite(own.upstream) and any(map(np.any, own.upstream)):
         # An infinite value, such as the -inf of a mask, has no derivative.
         dys = [np.where(np.isfinite(y), dy, 0) for dy, y in zip(own.upstream, random.values, strict=True)]
         compared.insert(0, computation.answers(dys, double=True))
         found.remarks += _rounding(own, compared[0])
-    if not _are_finite(own.upstream):  # A nan from above hides that the rule makes one of its own.
+    if not are_finite(own.upstream):  # A nan from above hides that the rule makes one of its own.
         own, what = computation.answers(random.upstream, double=False), " for a random upstream gradient"
         found.remarks += _rounding(own, random)
-    if not _are_finite([got for _, got, _ in own.pairs]):
+    if not are_finite([got for _, got, _ in own.pairs]):
         found.add("wrong", f"The gradient is not finite{what}.", math.inf)
     for k, answers in enumerate(compared):
         was_right = k and found.state == "right"
-        for i, mask in _differences(computation, answers):
+        for leaf in _differences(computation, answers):
             if found.state != "wrong":
-                found.add(*_decide(computation, answers, i, mask))
+                found.add(*_decide(computation, answers, *leaf))
         if was_right and found.state == "wrong":
             found.detail = f"{found.detail} {_OTHERS_ARE_WRONG}"
     return None
 
 
-def _differences(computation: Computation, answers: _Answers) -> Iterator[tuple[int, np.ndarray]]:
-    """The leaves whose gradients differ, each with a mask of where they do."""
+def _differences(computation: Computation, answers: _Answers) -> Iterator[tuple[int, Any, Any, Any]]:
+    """As `answers.pairs`, the leaves whose gradients differ, each with a mask of where they do."""
     rtol, shared = computation.tolerance
     is_constant = computation.like is not None or any(op.type == "StopGradient" for op in computation.place.inside)
     for i, got, expected in answers.pairs:
@@ -398,7 +396,7 @@ def _differences(computation: Computation, answers: _Answers) -> Iterator[tuple[
         is_zero = not (np.any(got) or np.any(expected) or is_constant)
         mask = (is_zero | ~(np.abs(got - expected) <= allowed)) & np.isfinite(computation.points[i])
         if np.any(mask):
-            yield i, mask
+            yield i, got, expected, mask
 
 
 def _random_upstream(answers: _Answers) -> Arrays:
@@ -410,14 +408,15 @@ def _random_upstream(answers: _Answers) -> Arrays:
     return [np.where(m, dy, 0) for m, dy in zip(finite, drawn, strict=True)]
 
 
-def _decide(computation: Computation, answers: _Answers, i: int, mask: np.ndarray) -> tuple[State, str, float]:
+def _decide(
+    computation: Computation, answers: _Answers, i: int, got: np.ndarray, own: np.ndarray, mask: np.ndarray
+) -> tuple[State, str, float]:
     """Whether the rule is right where it differs from TensorFlow's gradient: a state, a detail and the error."""
-    name = computation.place.names[i]
-    got, own = next((got, own) for k, got, own in answers.pairs if k == i)
-    mistake = _mistake(computation.place.names, answers, i, mask)
+    name, gaps = computation.place.names[i], np.nan_to_num(np.abs(got - own), nan=np.inf)
+    mistake = _mistake(computation.place.names, answers, i, got, np.where(mask, gaps, -1))
     if computation.what_draws:
         return "unknown", f"its {computation.what_draws} draws random numbers; at a fixed seed: {mistake}", 0.0
-    if not _are_finite([got[mask]]):
+    if not are_finite([got[mask]]):
         return "wrong", "The gradient is not finite.", math.inf
     if computation.like is not None:
         return "wrong", mistake, math.inf
@@ -427,7 +426,7 @@ def _decide(computation: Computation, answers: _Answers, i: int, mask: np.ndarra
     reads_one = own.ndim > 1 and not (np.triu(own, 1).any() and np.tril(own, -1).any())
     is_symmetric = reads_one and _is_symmetric(function.values[i]) and _is_symmetric(got)
     still = np.where(np.isfinite(function.values[i]), function.values[i], 0)
-    for direction in _directions(still, mask, np.abs(got - own)):
+    for direction in _directions(still, np.where(mask, gaps, -1)):
         if is_symmetric:
             direction = direction + _transposed(direction)
         (estimate,) = numeric.directional_derivative(i, [direction])
@@ -446,13 +445,12 @@ def _decide(computation: Computation, answers: _Answers, i: int, mask: np.ndarra
     return "unknown", f"the numeric derivative by {name} is uncertain: there may be a kink", 0.0
 
 
-def _directions(x: np.ndarray, mask: np.ndarray, differences: np.ndarray) -> Iterator[np.ndarray]:
+def _directions(x: np.ndarray, gaps: np.ndarray) -> Iterator[np.ndarray]:
     """Directions of the elements at which the gradients differ, and then of those alone at which they differ most."""
-    random = RandomNumbers(1)  # Not the numbers of the upstream gradient.
+    random, mask = RandomNumbers(1), gaps >= 0  # Not the numbers of the upstream gradient.
     yield random.draw_direction(x, 1.0) * mask
     yield random.draw_direction(x, 0.0) * mask  # A small element can be near the end of the domain.
-    worst = np.argsort(np.where(mask, -np.nan_to_num(differences, nan=np.inf), np.inf), axis=None)
-    for element in worst[: min(_MAX_ELEMENTS, np.count_nonzero(mask))]:
+    for element in np.argsort(-gaps, axis=None)[: min(_MAX_ELEMENTS, np.count_nonzero(mask))]:
         yield random.draw_direction(x, 1.0) * (np.arange(x.size) == element).reshape(x.shape)
 
 
@@ -478,18 +476,16 @@ def _along(gradient: np.ndarray, direction: np.ndarray) -> float:
     return float(np.sum(np.real(np.conj(np.where(direction == 0, 0, gradient)) * direction)))
 
 
-def _mistake(names: Sequence[str], answers: _Answers, i: int, mask: np.ndarray) -> str:
+def _mistake(names: Sequence[str], answers: _Answers, i: int, got: np.ndarray, gaps: np.ndarray) -> str:
     """The likely mistake in the gradient of a leaf, or the element with the largest difference."""
-    references = {k: exact_reference(names[k], own, tf.as_dtype(own.dtype), "") for k, _, own in answers.pairs}
-    got, own = next((got, own) for k, got, own in answers.pairs if k == i)
-    others = [reference for k, reference in references.items() if k != i]
-    hint = _hints.hint_from_numbers(references[i], others, got, is_trusted=True)
+    references = {k: exact_reference(names[k], own, own.dtype, "") for k, _, own in answers.pairs}
+    hint = _hints.hint_from_numbers(references[i], list(references.values()), got, is_trusted=True)
     hint = hint or _hints.hint_from_ratio(references[i], got)
     if hint:
         return hint
-    worst = int(np.argmax(np.where(mask, np.nan_to_num(np.abs(got - own), nan=np.inf), -1)))
-    index, count = [int(k) for k in np.unravel_index(worst, got.shape)], int(np.count_nonzero(mask))
-    text = f"{names[i]}{f' at {index}' if index else ''}: {_got(got.ravel()[worst], own.ravel()[worst])}"
+    worst, count = int(np.argmax(gaps)), int(np.count_nonzero(gaps >= 0))
+    index, expected = [int(k) for k in np.unravel_index(worst, got.shape)], references[i].estimate.value[worst]
+    text = f"{names[i]}{f' at {index}' if index else ''}: {_got(got.ravel()[worst], expected)}"
     return f"{text} {count:,} of {got.size:,} elements differ." if count > 1 else text
 
 
@@ -511,7 +507,3 @@ def _rounding(own: _Answers, exact: _Answers) -> list[str]:
 def _norm(arrays: Sequence[np.ndarray | None]) -> float:
     parts = [np.abs(array).ravel() for array in arrays if array is not None]
     return float(norm(np.concatenate(parts))) if parts else 0.0
-
-
-def _are_finite(arrays: Sequence[np.ndarray]) -> bool:
-    return all(bool(np.all(np.isfinite(array))) for array in arrays)

@@ -17,15 +17,16 @@ from tf_cg_ops._src.rewrite.overridden_op import attach_rule
 
 from ._audit_record import (
     API,
+    are_finite,
     copy_place,
     has_numbers,
     is_place,
     line_of,
     name_of,
-    numbers,
     passes_gradients,
     with_gradient,
 )
+from ._flat_function import to_double_precision
 
 Where = Literal["value", "gradient"]
 _SUBJECT = f"{API}: the search for numbers that are not finite"
@@ -164,7 +165,7 @@ class Search:
 
     def _note_value(self, op: Any, positions: Sequence[int], *arrays: np.ndarray) -> list[np.ndarray]:
         values, given = arrays[: len(positions)], arrays[len(positions) :]
-        wrong = [i for i, value in zip(positions, values, strict=True) if not _is_finite(value)]
+        wrong = [i for i, value in zip(positions, values, strict=True) if not are_finite([value])]
         if wrong:
             inputs = _sources(op, [values[positions.index(i)] for i in wrong], given)
             # What numbers a list or a variable holds is not known here.
@@ -174,10 +175,10 @@ class Search:
         return [np.array(True)]
 
     def _note_gradient(self, op: Any, num_upstream: int, left: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
-        if self.gradient is None and not _is_finite(left):
+        if self.gradient is None and not are_finite([left]):
             upstream, given = arrays[:num_upstream], arrays[num_upstream:]
             self.gradient = _found(op, "gradient", left, upstream, given)
-            wrong = [dy for dy in upstream if not _is_finite(dy)]
+            wrong = [dy for dy in upstream if not are_finite([dy])]
             if wrong:  # Each gradient in the sum was finite.
                 self.gradient = dataclasses.replace(_found(op, "gradient", wrong[0], [], []), function="AddN")
             else:
@@ -256,11 +257,7 @@ def _sources(op: Any, left: Sequence[np.ndarray], given: Sequence[np.ndarray]) -
     with_nan = [t for t, array in inputs if np.any(np.isnan(array))]
     if with_nan and any(np.any(np.isnan(array)) for array in left):
         return with_nan
-    return [t for t, array in inputs if not _is_finite(array)]
-
-
-def _is_finite(array: np.ndarray) -> bool:
-    return bool(np.all(np.isfinite(array)))
+    return [t for t, array in inputs if not are_finite([array])]
 
 
 def _counts(arrays: Sequence[np.ndarray]) -> tuple[int, int]:
@@ -294,7 +291,7 @@ def _detail(left: np.ndarray, upstream: Sequence[np.ndarray], given: Sequence[np
     place = f", the first at {[int(i) for i in first]}" if left.ndim else ""
     if not given or any(a.shape not in ((), left.shape) for a in (*upstream, *given)):
         return f"{finite}{place}."
-    inputs = [numbers(np.broadcast_to(a, left.shape)) for a in given]
+    inputs = [to_double_precision(np.broadcast_to(a, left.shape)) for a in given]
     values = " and ".join(f"{x[first]:.6g}" for x in inputs)
     where = f"where the {'input was' if len(inputs) == 1 else 'inputs were'} {values}"
     if any(np.any((x != x[first])[wrong]) for x in inputs):

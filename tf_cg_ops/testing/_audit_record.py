@@ -208,9 +208,9 @@ def draws(op: Any) -> bool:
     return any(_RANDOM.search(inner.type) for inner in all_operations([op]))
 
 
-def numbers(array: Any) -> np.ndarray:
-    """The array in float64 or complex128."""
-    return np.asarray(array, np.complex128 if np.iscomplexobj(array) else np.float64)
+def are_finite(arrays: Sequence[np.ndarray]) -> bool:
+    """Whether no number is infinite or nan."""
+    return all(bool(np.all(np.isfinite(array))) for array in arrays)
 
 
 class Recording:
@@ -270,7 +270,7 @@ class Recording:
             self._num_arrived += 1
         place.count += 1
         upstream, values = arrays[: len(place.positions)], arrays[len(place.positions) :]
-        place.has_finite_upstream &= all(bool(np.all(np.isfinite(numbers(dy)))) for dy in upstream)
+        place.has_finite_upstream &= are_finite(upstream)
         # A loop has many runs. The last one whose upstream is finite may be where a nan was born.
         if not place.runs or place.has_finite_upstream:
             dys, xs = map(np.array, upstream), map(np.array, values)

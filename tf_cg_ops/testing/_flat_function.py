@@ -82,9 +82,10 @@ def to_tensors(arrays: Sequence[np.ndarray]) -> list[tf.Tensor]:
     return [tf.constant(array) for array in arrays]
 
 
-def to_double_precision(tensor: Any) -> np.ndarray:
-    """The tensor as an array of float64 or complex128."""
-    return np.asarray(tf.cast(tensor, tf.complex128 if tensor.dtype.is_complex else tf.float64))
+def to_double_precision(x: Any) -> np.ndarray:
+    """The Tensor or array as an array of float64 or complex128."""
+    array = x.numpy() if tf.is_tensor(x) else x
+    return np.asarray(array, np.complex128 if np.iscomplexobj(array) else np.float64)
 
 
 def has_derivative(tensor: Any) -> bool:

@@ -34,7 +34,7 @@ def call_in_python(call: Call, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         outputs, left = _compute_in_graph(call, tensors)
     derivative = _PythonDerivative(call, left, x)
     backward: Callable[..., list[Any]] = derivative.gradients
-    tangents = derivative.tangents_for_accumulators if call.options.has_tangents else None
+    tangents = derivative.tangents_for_accumulators if call.options.jvp else None
     if call.options.vjp_takes_tensors:
         backward, tangents = functools.partial(_gradients_of_tensors, call, tensors, x), None
     watched = tuple(bool(tf_internal.possible_gradient_types([tensor])) for tensor in x)
@@ -107,7 +107,7 @@ class _PythonDerivative:
         dys = [_dense(dy, dtype) for dy, dtype in zip(dys, self.call.dtypes, strict=True)]
 
         def transpose(cotangents: list[Any]) -> list[Any]:
-            if not self.call.options.has_tangents:
+            if self.call.options.jvp is None:
                 raise NotImplementedError(
                     f"{self.call.arguments.subject} has no tangents and no second derivatives. Pass a jvp for forward "
                     "mode, and a vjp made with numpy_function for second derivatives."
@@ -150,10 +150,9 @@ class _PythonDerivative:
         """The results of a linear function of these vectors, with its transpose as their gradient."""
         call, x, is_eager = self.call, self.x, tf.executing_eagerly()
         is_watched = is_eager and bool(tf_internal.possible_gradient_types(x))
-        reason = "its gradients are arrays" if call.options.vjp is None else "its vjp computes with arrays"
         message = (
-            f"{call.arguments.subject} has no second derivatives, because {reason}. Pass a vjp made with "
-            "numpy_function."
+            f"{call.arguments.subject} has no second derivatives, because its gradients are computed with arrays. "
+            "Pass a vjp made with numpy_function."
         )
 
         def refuse(*_: Any) -> Any:
@@ -201,7 +200,6 @@ def _gradients_of_tensors(
     options = arguments_by_name(API, arguments.function, args, kwargs, arguments.nondiff_argnames)
     if call.options.takes_needed:
         options["needed"] = tuple(needed)
-    assert call.options.vjp is not None
     answer = call.options.vjp(tuple(by_position), *map(_dense, dys, call.dtypes), **options)
     named = pytree.Leaves(x, lambda: [pytree.Argument(*pair) for pair in zip(arguments.x_names, x, strict=True)])
     return GradientChecks(_WORDING, arguments.name, named, [[tensor] for tensor in x], ()).checked_gradients(answer)

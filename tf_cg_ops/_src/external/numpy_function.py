@@ -126,7 +126,7 @@ def numpy_function(
 
     wrapped = CustomGradient(API, f, run)
     nondiff_argnames = check_argument_names(API, f, nondiff_argnames)
-    takes_needed = vjp is not None and "needed" not in nondiff_argnames and has_parameter(vjp, "needed")
+    takes_needed = vjp is None or ("needed" not in nondiff_argnames and has_parameter(vjp, "needed"))
     options = Options(output_signature, vjp, jvp, batched, takes_needed)
     return wrapped
 

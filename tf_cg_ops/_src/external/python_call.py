@@ -22,38 +22,25 @@ _OF_VJP = dataclasses.replace(_OF_FUNCTION, subject="vjp of '{function}'")
 
 
 class Options:
-    """The options of `numpy_function`. Without an output_signature it is elementwise."""
+    """The options of `numpy_function`. Without an output_signature it is elementwise, and has one value."""
 
     def __init__(self, output_signature: Any, vjp: Any, jvp: Any, batched: bool, takes_needed: bool) -> None:
-        self.output_signature, self.vjp, self.jvp = output_signature, vjp, jvp
-        self.batched, self.takes_needed = batched, takes_needed
+        self.output_signature, self.batched, self.takes_needed = output_signature, batched, takes_needed
+        self.returns_gradients = vjp is None
+        self.vjp: Any = jacobians.vjp if vjp is None else vjp
+        self.jvp: Any = jvp if vjp is not None else jacobians.jvp
         self.is_elementwise = output_signature is None
         self.is_single = output_signature is None or isinstance(output_signature, tf.TensorSpec)
-        self.has_tangents = vjp is None or jvp is not None
         self.vjp_takes_tensors = is_decorated(vjp) or isinstance(vjp, tf.types.experimental.PolymorphicFunction)
-        self.batch_dims = None if output_signature is None else int(batched)  # As in `jacobians`.
         self.specs: list[tf.TensorSpec] = [] if output_signature is None else tf.nest.flatten(output_signature)
         self.shapes = [tuple(spec.shape.as_list()) for spec in self.specs]
         self.dtypes = [spec.dtype for spec in self.specs]
-
-    @property
-    def hint(self) -> str:
-        """How a message about the shape of a value, or of the gradients beside it, ends."""
-        if self.vjp is not None:
-            if self.is_elementwise:
-                return "Without an output_signature, it has the shape to which the inputs broadcast."
-            return f"It has the shape {'[batch] + ' if self.batch_dims else ''}output_signature.shape."
+        self.hint = f"It has the shape {'[batch] + ' if batched else ''}output_signature.shape."
         if self.is_elementwise:
-            return (
-                "Without an output_signature, value and gradients have the shape to which the inputs broadcast. For "
-                "any other shape, pass output_signature=tf.TensorSpec(shape, dtype)."
+            self.hint = (
+                "Without an output_signature, it has the shape to which the inputs broadcast. For any other shape, "
+                "pass output_signature=tf.TensorSpec(shape, dtype)."
             )
-        if not self.batch_dims:
-            return "The value has output_signature.shape and a gradient output_signature.shape + x.shape."
-        return (
-            "With batched=True the value is [batch] + output_signature.shape and a gradient [batch] + "
-            "output_signature.shape + x.shape[1:]."
-        )
 
 
 class Kept(NamedTuple):
@@ -106,26 +93,32 @@ class Call:
         x_shapes = [arrays[i].shape for i in self.arguments.x]  # Read before the call, which can change the arrays.
         expected = self._value_shapes(x_shapes)
         answer, nondiff = self.arguments.call(arrays)
-        vjp = self.options.vjp
-        if not isinstance(answer, (tuple, list) if vjp is None else tuple) or len(answer) != 2:
-            second, reason = ("gradients", "") if vjp is None else ("residuals", ", since there is a vjp")
+        returns_gradients = self.options.returns_gradients
+        if not isinstance(answer, (tuple, list) if returns_gradients else tuple) or len(answer) != 2:
+            second, reason = ("gradients", "") if returns_gradients else ("residuals", ", since there is a vjp")
             raise TypeError(
                 f"{self.arguments.subject} must return a pair (value, {second}){reason}, got "
                 f"{text.describe_type(answer)}. End it with: return value, {second}"
             )
         values = self._leaves("value", answer[0], expected)
         kept = Kept(answer[1], nondiff, x_shapes, [value.shape for value in values])
-        return values, kept if vjp is not None else kept._replace(residuals=self._jacobians(kept))
+        return values, kept._replace(residuals=self._jacobians(kept)) if returns_gradients else kept
 
-    def _jacobians(self, kept: Kept) -> list[np.ndarray]:
+    def _jacobians(self, kept: Kept) -> jacobians.Jacobians:
         """The gradients that the function returned: the whole derivative of its only value."""
-        found, batch_dims = [], self.options.batch_dims
+        found, shape, batch_dims = [], kept.value_shapes[0], None
+        hint = "A gradient has the shape of the value. For any other shape of the value, pass an output_signature."
+        if not self.options.is_elementwise:
+            batch_dims = int(self.options.batched)
+            hint = f"A gradient has the shape of the value + x.shape{'[1:]' if batch_dims else ''}."
         for i, gradient in enumerate(self.arguments.gradients(_OF_FUNCTION, kept.residuals)):
             event_shape = () if batch_dims is None else kept.x_shapes[i][batch_dims:]
             dtype = jacobians.dtype_for(self.dtypes[0], self.x_dtypes[i])
-            shape = (*kept.value_shapes[0], *event_shape)
-            found.append(self._checked_gradient(self.arguments.subject, i, gradient, dtype, shape, self.options))
-        return found
+            found.append(
+                self._checked_gradient(self.arguments.subject, i, gradient, dtype, (*shape, *event_shape), hint)
+            )
+        are_complex = [dtype.is_complex for dtype in self.x_dtypes]
+        return jacobians.Jacobians(found, kept.x_shapes, are_complex, shape, self.dtypes[0].is_complex, batch_dims)
 
     def derivative(self, kept: Kept, vectors: Arrays, needed: Sequence[bool] | None) -> list[np.ndarray]:
         """The needed gradients for upstream gradients; if `needed` is None, the tangents for tangents of the inputs."""
@@ -134,23 +127,14 @@ class Call:
     def _gradients(self, kept: Kept, dys: Arrays, needed: Sequence[bool]) -> list[np.ndarray]:
         """The needed vector-Jacobian products, from one upstream gradient for each leaf of the value."""
         subject, x = _OF_VJP.subject_of(self.arguments.name), [i for i, is_needed in enumerate(needed) if is_needed]
-        if self.options.vjp is None:
-            batch_dims = self.options.batch_dims
-            answer: Any = {i: jacobians.vjp(kept.residuals[i], dys[0], kept.x_shapes[i], batch_dims) for i in x}
-            answer = {i: dx if self.x_dtypes[i].is_complex else dx.real for i, dx in answer.items()}
-        else:
-            options = kept.nondiff | ({"needed": tuple(needed)} if self.options.takes_needed else {})
-            answer = self.arguments.gradients(_OF_VJP, _call_rule(subject, "vjp", self.options.vjp, kept, dys, options))
+        options = kept.nondiff | ({"needed": tuple(needed)} if self.options.takes_needed else {})
+        answer = self.arguments.gradients(_OF_VJP, _call_rule(subject, "vjp", self.options.vjp, kept, dys, options))
         return [self._checked_gradient(subject, i, answer[i], self.x_dtypes[i], kept.x_shapes[i]) for i in x]
 
     def _tangents(self, kept: Kept, tangents: Arrays) -> list[np.ndarray]:
         """The tangents of the differentiable leaves of the value, from one tangent for each differentiable input."""
-        if self.options.vjp is None:
-            answer: Any = jacobians.jvp(kept.residuals, tangents, kept.value_shapes[0], self.options.batch_dims)
-            answer = answer if self.dtypes[0].is_complex else answer.real
-        else:
-            subject = f"{API}: jvp of '{self.arguments.name}'"
-            answer = _call_rule(subject, "jvp", self.options.jvp, kept, tangents, kept.nondiff)
+        subject = f"{API}: jvp of '{self.arguments.name}'"
+        answer = _call_rule(subject, "jvp", self.options.jvp, kept, tangents, kept.nondiff)
         return self._leaves("tangent", answer, kept.value_shapes)
 
     def _leaves(self, noun: str, answer: Any, shapes: list[Any]) -> list[np.ndarray]:
@@ -164,15 +148,10 @@ class Call:
                 f"{subject} must return a {noun} with the structure of output_signature, "
                 f"{self.options.output_signature}, got {text.describe(answer)}. Return one array for each TensorSpec."
             ) from None
+        hint, count = self.options.hint if is_value else "It has the shape of the value.", len(self.dtypes)
+        nouns = [noun] if count == 1 else [f"{noun} (leaf {i} of {count})" for i in range(count)]
         return [
-            _checked_array(
-                subject,
-                leaf,
-                functools.partial(_leaf_noun, noun, i, len(self.dtypes)),
-                self.dtypes[i],
-                shapes[i],
-                self.options if is_value else "It has the shape of the value.",
-            )
+            _checked_array(subject, leaf, functools.partial(nouns.__getitem__, i), self.dtypes[i], shapes[i], hint)
             for i, leaf in enumerate(leaves)
             if is_value or self.dtypes[i] in convert.DTYPES
         ]
@@ -184,7 +163,7 @@ class Call:
         gradient: Any,
         dtype: tf.DType,
         shape: Any,
-        hint: Options | str = "A gradient has the shape of its input.",
+        hint: str = "A gradient has the shape of its input.",
     ) -> np.ndarray:
         def noun() -> str:
             return f"gradient for {self.arguments.x_names[i]!r}"
@@ -194,10 +173,6 @@ class Call:
                 f"{subject} must return a {noun()}, got None. Name an input that has no gradient in nondiff_argnames."
             )
         return _checked_array(subject, gradient, noun, dtype, shape, hint)
-
-
-def _leaf_noun(noun: str, i: int, count: int) -> str:
-    return noun if count == 1 else f"{noun} (leaf {i} of {count})"
 
 
 def _call_rule(
@@ -215,7 +190,7 @@ _as_numpy = functools.cache(lambda dtype: np.dtype(dtype.as_numpy_dtype))  # The
 
 
 def _checked_array(
-    subject: str, result: Any, noun: Callable[[], str], dtype: tf.DType, shape: Any, hint: Options | str
+    subject: str, result: Any, noun: Callable[[], str], dtype: tf.DType, shape: Any, hint: str
 ) -> np.ndarray:
     """A copy of a result in this dtype; an error if it is not numbers of this shape, where None is any size."""
     try:
@@ -235,6 +210,6 @@ def _checked_array(
     if array.shape != shape and not tf.TensorShape(shape).is_compatible_with(array.shape):
         raise ValueError(
             f"{subject} must return a {noun()} of shape {tf.TensorShape(shape)}, got {tf.TensorShape(array.shape)}. "
-            f"{hint if isinstance(hint, str) else hint.hint}"
+            f"{hint}"
         )
     return array.astype(_as_numpy(dtype))  # A copy, because the function can reuse its memory.

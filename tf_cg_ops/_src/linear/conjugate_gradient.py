@@ -35,9 +35,8 @@ def cg(
     >>> [round(float(value), 4) for value in x]
     [0.0909, 0.6364]
 
-    Use it if the matrix is too large to store, or exists only as a function; for any other `A`, use
-    `tf_cg_ops.linear.gmres`. It stops when `norm(b - A(x)) <= max(tol * norm(b), atol)`. If it doesn't get there, you
-    get an error and not a wrong `x`; under XLA, `x` and its gradients are nan. The gradient is
+    For any other `A`, use `tf_cg_ops.linear.gmres`. It stops when `norm(b - A(x)) <= max(tol * norm(b), atol)`. If it
+    doesn't get there, you get an error and not a wrong `x`; under XLA, `x` and its gradients are nan. The gradient is
 
         db = u    where    A^H(u) = dy
 

@@ -38,23 +38,18 @@ def gmres(
     >>> [round(float(value), 4) for value in x]
     [-2.0, 1.0]
 
-    It works like `tf_cg_ops.linear.cg`, with the same shapes, dtypes, tolerances and gradients. (For a symmetric
-    positive definite `A`, `linear.cg` needs less memory.) Only these arguments differ:
+    It works like `tf_cg_ops.linear.cg`, with the same shapes, dtypes, tolerances, gradients and errors, but for a
+    symmetric positive definite `A`, `linear.cg` needs less memory. Only these arguments differ:
 
     - `restart` is the number of directions in a cycle, at most the number of unknowns. A cycle keeps `restart + 1`
       vectors.
     - `maxiter` is the largest number of cycles, by default 10 times the number of unknowns. The solver also stops after
       a cycle that makes the residual no smaller.
     - `M` is any linear function like `A` that approximates its inverse. The gradient solves `A^H(u) = dy` with the
-      transposes of `A` and `M`, so both need a derivative.
+      transposes of `A` and `M`, so both need a derivative; without one you get a ValueError.
 
-    Raises:
-      TypeError: As `tf_cg_ops.linear.cg`.
-      ValueError: As `tf_cg_ops.linear.cg`, or `A` or `M` has no derivative.
-      tf.errors.InvalidArgumentError: The solver does not converge, or `x` overflows.
-
-    Differs from `jax.scipy.sparse.linalg.gmres` and `scipy.sparse.linalg.gmres`, which have the same arguments: they
-    leave it to you to check the result. Here `M` is on the right, so `tol` is about the residual itself.
+    Differs from `jax.scipy.sparse.linalg.gmres` and `scipy.sparse.linalg.gmres`: it checks the result. `M` is on the
+    right, so `tol` is about the residual itself.
 
     Source: Saad and Schultz, "GMRES: A Generalized Minimal Residual Algorithm for Solving Nonsymmetric Linear Systems",
     1986.

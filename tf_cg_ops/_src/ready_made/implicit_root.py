@@ -62,14 +62,12 @@ def implicit_root(
     >>> bool(tf.reduce_all(tf.abs(dx - [1.0, 10.0, 100.0] / (1 - 0.3 * tf.cos(y))) < 1e-12))
     True
 
-    Use it if a layer or a loss calls a solver, and you can write down what the solution satisfies. `solve(*args)` can
-    find `y` by any method, also SciPy in a `tf.numpy_function`. It runs once, in the forward pass. With the Jacobians
-    `dr/dy` and `dr/dx` of the residual at `y`, and an upstream gradient `dy`, the gradient is
+    `solve(*args)` can find `y` by any method, also SciPy in a `tf.numpy_function`; it runs once, in the forward pass.
+    With the Jacobians `dr/dy` and `dr/dx` of the residual at `y`, the gradient for an upstream gradient `dy` is
 
         dx = -(dr/dx)^H u    where    (dr/dy)^H u = dy
 
-    The guide "Solvers and black boxes" derives it, and has examples of every option, the costs and the limits. For a
-    fixed point or a minimum, use `tf_cg_ops.implicit_fixed_point` or `tf_cg_ops.implicit_minimum`.
+    The guide "Solvers and black boxes" derives it, and has examples of every option, the costs and the limits.
 
     Args:
       residual: `residual(y, *args)` is zero at the root. It takes `y`, a Tensor or a structure of Tensors of one
@@ -77,9 +75,8 @@ def implicit_root(
         operations. For an argument that is a Variable it gets the value.
       solve: The solver. It can read variables, and keep state in them. Without it you get a decorator for a solver.
       batched: Whether the leading dimension of `y` is a batch of independent systems, with Jacobians `[B, n, n]`.
-      linear_solve: `linear_solve(vjp, dy)` returns the `u` with `vjp(u) = dy`, in the structure and shapes of `y`,
-        where `vjp(u)` is `(dr/dy)^H u`. By default the Jacobian is computed and solved with `tf.linalg.solve`; if it is
-        too big, pass for example `tf_cg_ops.linear.gmres`.
+      linear_solve: `linear_solve(vjp, dy)` solves the system: it returns the `u` with `vjp(u) = dy`, in the structure
+        and shapes of `y`, as `tf_cg_ops.linear.gmres` does. By default `tf.linalg.solve` does, with the whole Jacobian.
       has_aux: Whether `solve` returns a pair `(y, aux)`. `aux` is passed through and has no gradient.
       check_solution: Whether a gradient checks that a step of Newton's method changes `y` by no more than a tenth of
         its size. XLA drops the check.
@@ -94,8 +91,8 @@ def implicit_root(
       RuntimeError: You compute a third derivative in a loaded model.
       tf.errors.InvalidArgumentError: The Jacobian is singular, or `y` is not a root.
 
-    Differs from `jax.lax.custom_root`: the residual takes the solver's arguments, too (JAX's closes over them, which
-    works here as well), and `linear_solve`, which solves the transposed system, is optional.
+    Differs from `jax.lax.custom_root`: the residual takes the solver's arguments, and `linear_solve`, which solves the
+    transposed system, is optional.
     """
     options = Options(batched=batched, linear_solve=linear_solve, has_aux=has_aux, check_solution=check_solution)
     return _decorated(Problem("implicit_root", "residual", residual, options), "residual", solve)
@@ -135,18 +132,14 @@ def implicit_fixed_point(
     >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 12.0])).numpy().round(6).tolist()
     [0.25, 2.0]
 
-    Use it for deep equilibrium models, and for any other solver that repeats `y = f(y, *args)`. With the Jacobians
-    `df/dy` and `df/dx` of the function at `y`, and an upstream gradient `dy`, the gradient is
+    For deep equilibrium models, and any other solver that repeats `y = f(y, *args)`. It is `tf_cg_ops.implicit_root`
+    with the residual `y - f(y, *args)`, and has its arguments, shapes, dtypes and errors. `f` returns the structure of
+    `y`, and need not read every unknown. With the Jacobians of `f` at `y`, the gradient is
 
-        dx = (df/dx)^H u    where    u = dy + (df/dy)^H u
+        dx = (df/dx)^H u    where    u - (df/dy)^H u = dy
 
-    `f` returns the structure, shapes and dtype of `y`, computed with TensorFlow operations. It need not read every
-    unknown. Everything else is as in `tf_cg_ops.implicit_root`, with `y - f(y, *args)` as the residual, so
-    `linear_solve` gets a `vjp(u)` that is `u - (df/dy)^H u`. If `f` is a contraction and `df/dy` is symmetric,
-    `tf_cg_ops.linear.cg` is a good one.
-
-    Raises:
-      TypeError, ValueError, RuntimeError, tf.errors.InvalidArgumentError: As `tf_cg_ops.implicit_root`, for `f`.
+    and `vjp(u)` is the left side of this system. `tf_cg_ops.linear.cg` solves it if `f` is a contraction and `df/dy` is
+    symmetric.
 
     Differs from JAXopt's `custom_fixed_point`: the solver does not take an initial guess.
 
@@ -189,21 +182,15 @@ def implicit_minimum(
     >>> round(float(tape.gradient(w, strength, output_gradients=tf.constant([1.0, 10.0]))), 4)
     -13.0
 
-    Use it to differentiate what an optimizer finds, for example with respect to the strength of a regularizer. `y` can
-    also be another stationary point. With the Hessian `H = d2f/dy2` of the objective and its mixed derivative
-    `d2f/dydx` at `y`, and an upstream gradient `dy`, the gradient is
+    For what an optimizer finds; `y` can also be another stationary point. It is `tf_cg_ops.implicit_root` with the
+    gradient of the objective as the residual, and has its arguments and errors. The objective returns a real scalar,
+    or with `batched` one for each example, and `y` must be real; otherwise you get a TypeError, or a ValueError for
+    another shape. With the Hessian `H` of the objective `f` at `y`, the gradient is
 
         dx = -(d2f/dydx)^T u    where    H u = dy
 
-    The objective returns a real scalar, or with `batched` one for each example, computed with TensorFlow operations,
-    and `y` must be real, too. Everything else is as in `tf_cg_ops.implicit_root`, with the gradient of the objective as
-    the residual, so `linear_solve` gets a `vjp(u)` that is `H u`. `H` is symmetric, so `tf_cg_ops.linear.cg` is a good
-    one for a minimum. With constraints, give the Karush-Kuhn-Tucker conditions to `tf_cg_ops.implicit_root`.
-
-    Raises:
-      TypeError: As `tf_cg_ops.implicit_root`. In the call, also: the objective or `y` is not real.
-      ValueError: Likewise. In the call, also: the objective is not a scalar, or with `batched` not a vector.
-      RuntimeError, tf.errors.InvalidArgumentError: As `tf_cg_ops.implicit_root`.
+    and `vjp(u)` is `H u`. `tf_cg_ops.linear.cg` solves this system at a minimum. With constraints, give the
+    Karush-Kuhn-Tucker conditions to `tf_cg_ops.implicit_root`.
 
     Differs from JAXopt's `custom_root(jax.grad(objective))`: the solver does not take an initial guess.
     """
