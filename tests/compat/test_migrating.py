@@ -107,7 +107,7 @@ def test_tensorflow_passes_a_gradient_of_another_shape_through(traced):
         return gradient(pass_through(lambda x: tf.reduce_sum(x)), X, traced=traced, upstream=None)[0]
 
     assert total(tf.grad_pass_through).shape == []
-    with pytest.raises(ValueError, match=r"must return a value with the shape of 'x', \(2,\), got \(\)"):
+    with pytest.raises(ValueError, match=r"returned a value of the wrong shape for 'x'; expected \(2,\), got \(\)"):
         total(cg.grad_pass_through)
     assert gradient(lambda x: tf.grad_pass_through(tf.round)(x=x), X)[0] is None
     np.testing.assert_allclose(gradient(lambda x: cg.grad_pass_through(tf.round)(x=x), X, traced=traced)[0], DY)

@@ -126,9 +126,7 @@ def theirs():
     return pytest.importorskip("tensorflow_probability").math.custom_gradient
 
 
-@pytest.mark.parametrize(
-    ("shapes", "mode"), pairs(BROADCAST_BY_TFP, ["eager", "traced_unknown_rank", "traced_unknown_dims", "jit"])
-)
+@pytest.mark.parametrize(("shapes", "mode"), pairs(BROADCAST_BY_TFP, ["eager", "unknown_rank", "unknown_shape", "jit"]))
 def test_gx_of_another_shape_as_far_as_tfp_takes_it(shapes, mode, theirs, rng):
     fx, gx, x = (random_array(rng, shape) for shape in shapes)
     dy = np.full(fx.shape, 0.7)  # TFP is only right for a uniform upstream.

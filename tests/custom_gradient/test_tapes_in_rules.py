@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.modes import autograph, gradients, tape_vjp
+from ..support.modes import gradients, in_autograph, tape_vjp
 from ..support.tensors import pairs
 
 X = np.array([0.5, -1.2, 2.0])
@@ -149,7 +149,7 @@ PLACES = {
         lambda x: 1.0 + 2.0 * slope(x),
     ),
     "function": (lambda f, x: tf.function(lambda: f(x), autograph=False)(), slope),
-    "AutoGraph": (autograph, slope),
+    "AutoGraph": (lambda f, x: in_autograph(f)(x), slope),
     "map_fn": (lambda f, x: tf.map_fn(lambda number: number * f(x), tf.ones_like(x))[2], slope),
     "vectorized_map": (lambda f, x: tf.vectorized_map(lambda number: number * f(x), tf.ones_like(x))[2], slope),
     "cg.scan": (lambda f, x: cg.scan(lambda y, _: (y + f(x), None), x, None, 2)[0], lambda x: 1.0 + 2.0 * slope(x)),

@@ -55,7 +55,7 @@ def by_hand(case):
 
 
 @pytest.mark.mode_table(feature="function", mode="mode")
-@pytest.mark.parametrize(("function", "mode"), pairs_to_test())
+@pytest.mark.parametrize(("function", "mode"), list(pairs_to_test()))
 def test_orders_are_those_by_hand(function, mode):
     actual = ALL_MODES[mode](FUNCTIONS[function].function, X, DY)
     expected = by_hand(FUNCTIONS[function])

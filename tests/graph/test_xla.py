@@ -1,4 +1,4 @@
-"""XLA, in addition to the modes `jit` and `jit_unknown_dims`, which test all shapes and dtypes."""
+"""XLA, in addition to the modes `jit` and `jit_unknown_shape`, which test all shapes and dtypes."""
 
 import re
 

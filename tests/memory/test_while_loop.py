@@ -6,8 +6,9 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
+from ..support.modes import MODES as ORDERS
 from ..support.modes import RUNS as MODES
-from ..support.modes import assert_all_close, jit_orders, traced_orders, vjp_in_a_fresh_process
+from ..support.modes import assert_all_close, vjp_in_a_fresh_process
 from ..support.tensors import pairs
 
 RNG = np.random.default_rng(1)
@@ -94,7 +95,7 @@ def test_a_maximum_that_only_the_run_tells(checkpoint):
     assert len(run.pretty_printed_concrete_signatures().split("\n\n")) == 1
 
 
-@pytest.mark.parametrize("orders", [traced_orders, jit_orders])
+@pytest.mark.parametrize("orders", [ORDERS["traced"], ORDERS["jit"]])
 def test_second_order(orders):
     def power(x):
         return cg.while_loop(

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.modes import GRAPH_MODES, MODES, assert_orders, eager_orders, orders_in_a_fresh_process
+from ..support.modes import GRAPH_MODES, MODES, assert_orders, orders_in_a_fresh_process
 from ..support.tensors import pairs
 
 RULES = {cg.rules.elementwise: cg.rules.masked}
@@ -128,7 +128,7 @@ def masked(name):
 def expected(name):
     example, x = EXAMPLES[name]
     safe = lambda t, condition: tf.where(condition, t, tf.constant(0.5, t.dtype))  # noqa: E731
-    return eager_orders(lambda x: example(x, safe), np.array(x), DY)
+    return MODES["eager"](lambda x: example(x, safe), np.array(x), DY)
 
 
 @pytest.fixture(autouse=True)
@@ -146,9 +146,9 @@ QUICK = ("log", "broadcast factor")
 )
 def test_the_gradient_is_that_of_a_second_where(name):
     function, x = plain(name)
-    assert np.isnan(eager_orders(function, x, DY)[1:]).any()
+    assert np.isnan(MODES["eager"](function, x, DY)[1:]).any()
     assert np.isfinite(expected(name)).all()
-    assert_orders(eager_orders(masked(name), x, DY), expected(name))
+    assert_orders(MODES["eager"](masked(name), x, DY), expected(name))
 
 
 # TensorFlow cannot compile the gradient of a loop with tf.repeat, or with a slice in a function that the loop calls.

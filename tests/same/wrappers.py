@@ -138,9 +138,10 @@ def of_carry(f):
 
         def step(carry):
             changed = [*leaves[:position], carry, *leaves[position + 1 :]]
-            return floats_of(f(*tf.nest.pack_sequence_as(args, changed, expand_composites=True)))
+            first, *others = floats_of(f(*tf.nest.pack_sequence_as(args, changed, expand_composites=True)))
+            return tf.ensure_shape(first, [3]), *others  # The same shape in each step, also where none is known.
 
-        return leaves[position], step
+        return tf.ensure_shape(leaves[position], [3]), step
 
     return make
 

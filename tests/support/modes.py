@@ -267,7 +267,7 @@ class Mode:
 
             def slope(x):
                 inner[:] = reverse(placed, [x], dy)
-                return inner[1][0]
+                return tf.convert_to_tensor(inner[1][0])
 
             _, (second,) = self.pull(slope, [x], dy)
             value, (dx,) = inner if self.pull is reverse else self.pull(placed, [x], dy)
@@ -320,6 +320,7 @@ VJP_MODES = {
     name: ALL_MODES[name].vjp
     for name in ("eager", "traced", "unknown_shape", "unknown_rank", "jit", "jit_unknown_shape", "tf1")
 }
+eager, traced, jit = (VJP_MODES[name] for name in ("eager", "traced", "jit"))
 # Ways to run a function of Tensors.
 RUNS = {"eager": lambda f: f, "traced": tf.function, "jit": functools.partial(tf.function, jit_compile=True)}
 
