@@ -1,8 +1,10 @@
 """Each program in each wrapper in each mode equals plain TensorFlow, or stands in a table of limits with its error.
 
-All pairs (program, wrapper) are here once, with the modes in turn, so that all pairs (wrapper, mode) are here, too. The
-core tests have a few programs for each pair (wrapper, mode). `make fuzz` draws others, with wrappers in wrappers.
+All pairs (program, wrapper) are here once, with the modes in turn, so that all pairs (wrapper, mode) are here, too.
+`make fuzz` draws others, with wrappers in wrappers.
 """
+
+import itertools
 
 import numpy as np
 import pytest
@@ -15,6 +17,11 @@ from .wrappers import WRAPPERS, floats_of
 
 XLA = ("jit", "jit_unknown_shape", "while_loop_under_xla")
 VECTORIZED = ("vectorized_map", "per_example")
+SLOW_FOR_LOOPS = ("vectorized_map", "jacobians")
+CORE = (
+    *("eager", "traced", "unknown_shape", "jit", "tf1", "while_loop", "cond", "second_order", "forward_mode"),
+    *("changed_state", *SLOW_FOR_LOOPS),
+)
 FORWARD = ("forward_mode", "forward_mode_eager")
 # Where TensorFlow itself fails: programs, modes, and the error.
 FAILS_IN_TENSORFLOW = [
@@ -75,7 +82,16 @@ def cells():
 pytestmark = pytest.mark.filterwarnings("ignore:override_gradients", "ignore:recompute_grad")
 
 
-@pytest.mark.parametrize(("program", "wrapper", "mode"), list(cells()))
+def with_marks():
+    """The core tests are the first program for each pair of a wrapper and one of these modes."""
+    left = set(itertools.product(WRAPPERS, CORE)) - set(itertools.product(("scan", "while_loop"), SLOW_FOR_LOOPS))
+    for chosen in cells():
+        is_core = chosen[1:] in left
+        left.discard(chosen[1:])
+        yield pytest.param(*chosen, marks=[pytest.mark.core] * is_core)
+
+
+@pytest.mark.parametrize(("program", "wrapper", "mode"), list(with_marks()))
 def test_the_wrapper_changes_nothing(program, wrapper, mode):
     error = limit_of(program, wrapper, mode)
     if error is None:

@@ -138,10 +138,13 @@ def of_carry(f):
 
         def step(carry):
             changed = [*leaves[:position], carry, *leaves[position + 1 :]]
-            first, *others = floats_of(f(*tf.nest.pack_sequence_as(args, changed, expand_composites=True)))
-            return tf.ensure_shape(first, [3]), *others  # The same shape in each step, also where none is known.
+            found = floats_of(f(*tf.nest.pack_sequence_as(args, changed, expand_composites=True)))
+            found[0].set_shape([3])  # The same shape in each step, also where none is known.
+            return found
 
-        return tf.ensure_shape(leaves[position], [3]), step
+        carry = tf.identity(leaves[position])
+        carry.set_shape([3])
+        return carry, step
 
     return make
 

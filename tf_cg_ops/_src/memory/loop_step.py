@@ -97,7 +97,9 @@ class LoopStep:
                 # As in a plain loop, the derivative goes to the variable and not to what was assigned.
                 value = with_derivative_of(written[handle], value)
             if op.type in _WRITES:
+                shape = written[handle].shape  # Of the variable; that of what is assigned might not be known.
                 written[handle] = tf.stop_gradient(_WRITES[op.type](written[handle], inputs))
+                written[handle].set_shape(shape)
             if op.type == "ResourceGather":
                 return [gather(op, value, inputs[1])]
             return [value] if op.outputs else []
