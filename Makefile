@@ -62,12 +62,14 @@ CALLS ?= 200000
 EXAMPLES ?= 20000
 MODELS ?= 10000
 PLANS ?= 10000
-fuzz: $(LIBRARY) ## call the ops, embed_gradient and recompute_grad at random, and change SavedModels
+SAME ?= 10000
+fuzz: $(LIBRARY) ## call ops and decorated functions at random, and change SavedModels
 	@failed=0; \
 	$(BIN)/python -m qa.fuzz raw --examples $(CALLS) --json build/fuzz/raw.json || failed=1; \
 	$(BIN)/python -m qa.fuzz differential --examples $(EXAMPLES) --json build/fuzz/differential.json || failed=1; \
 	$(BIN)/python -m qa.fuzz saved_models --examples $(MODELS) --json build/fuzz/saved_models.json || failed=1; \
 	$(BIN)/python -m qa.fuzz plans --examples $(PLANS) --json build/fuzz/plans.json || failed=1; \
+	$(BIN)/python -m qa.fuzz same --examples $(SAME) --json build/fuzz/same.json || failed=1; \
 	exit $$failed
 
 # For example: make sanitize PARTS='shapes memory' SECONDS=600. TESTS='graph/test_xla graph/test_c_api' chooses the test

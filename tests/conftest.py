@@ -19,6 +19,7 @@ from .support.tensors import DTYPES
 
 # The slowest files by processor time. They run first, so that no worker is left alone with one at the end.
 SLOWEST = (
+    "same/test_same.py",
     "ready_made/test_linear.py",
     "ready_made/test_implicit.py",
     "testing/test_audit.py",

@@ -9,7 +9,7 @@ import hypothesis
 
 from .processes import DiedError, FailedError, Worker
 
-SUBJECTS = ("raw", "differential", "saved_models", "plans")
+SUBJECTS = ("raw", "differential", "saved_models", "plans", "same")
 
 SETTINGS = {
     "deadline": None,  # Traces may take long.

@@ -33,13 +33,13 @@ IMPOSSIBLE = [
 
 
 def pairs_to_test():
-    """The pairs, of which the core tests are all modes of one function, and XLA for each."""
+    """The pairs. The core tests are all modes of two functions."""
     modes = list(ALL_MODES)
     for i, function in enumerate(FUNCTIONS):
         chosen = modes if function in IN_EVERY_MODE else ["jit", modes[i % len(modes)], modes[(i + 9) % len(modes)]]
         for mode in dict.fromkeys(chosen):
             if (function, mode) not in IMPOSSIBLE:
-                is_core = function == "plain" or mode == "jit"
+                is_core = function in ("plain", "embed_gradient")
                 yield pytest.param(function, mode, marks=[pytest.mark.core] * is_core)
 
 

@@ -1,5 +1,6 @@
 """Short runs of the fuzzers. They find faults of every kind, and shrink the input."""
 
+import functools
 import os
 import re
 import time
@@ -8,7 +9,7 @@ from unittest import mock
 import pytest
 
 import tf_cg_ops as cg
-from qa.fuzz import differential, plans, raw, saved_models
+from qa.fuzz import differential, plans, raw, same, saved_models
 from qa.fuzz.hunt import hunt
 from qa.fuzz.processes import DiedError, FailedError, Worker
 from tf_cg_ops._src.memory.replay import Replay
@@ -18,8 +19,15 @@ from ..support import reference
 
 @pytest.mark.parametrize(
     ("subject", "examples", "seed"),
-    [("raw", 150, 2), ("raw", 75, 3), ("differential", 50, 2), ("saved_models", 25, 2), ("plans", 4, 2)],
-    ids=["raw", "raw_without_passes", "differential", "saved_models", "plans"],
+    [
+        ("raw", 150, 2),
+        ("raw", 75, 3),
+        ("differential", 50, 2),
+        ("saved_models", 25, 2),
+        ("plans", 4, 2),
+        ("same", 15, 2),
+    ],
+    ids=["raw", "raw_without_passes", "differential", "saved_models", "plans", "same"],
 )
 def test_a_short_run_finds_nothing(subject, examples, seed):
     counts, failure = hunt(subject, examples, seed)
@@ -56,7 +64,7 @@ def with_a_wrong_message(case, folder):
         return saved_models.check(case, folder)
 
 
-def without_a_gradient(case, folder):
+def without_a_gradient(check, case, folder):
     """Loses a gradient of a recomputed segment that has several."""
     right = Replay.gradients
 
@@ -66,14 +74,20 @@ def without_a_gradient(case, folder):
         return [None if positions[1:] and i == positions[1] else g for i, g in enumerate(found)]
 
     with mock.patch.object(Replay, "gradients", gradients):
-        return plans.check(case)
+        return check(case)
 
 
 FAULTS = {
     "saved_models": (60, with_a_wrong_message, "ValueError: unheard", r"'inspect', edits=\(Edit\([^()]*\),\)"),
     "differential": (60, with_a_wrong_reference, "gradient 2, eager", r"pairs=1.*order=1.*mode='eager'.*seed=0"),
     "raw": (200, without_a_conjugate, "Not equal to tolerance", r"dtype=tf.complex(64|128), shape=\(\).*seed=0"),
-    "plans": (20, without_a_gradient, "", r"steps=\(\([^()]*\),\), results=\(0,\).*seed=0"),
+    "plans": (
+        20,
+        functools.partial(without_a_gradient, plans.check),
+        "",
+        r"steps=\(\([^()]*\),\), results=\(0,\).*seed=0",
+    ),
+    "same": (60, functools.partial(without_a_gradient, same.check), "", r"steps=\(\([^()]*\),\), around="),
 }
 
 

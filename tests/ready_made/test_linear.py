@@ -62,7 +62,7 @@ CASES = {
 @pytest.mark.parametrize(
     ("case", "mode"),
     [
-        *(pytest.param(case, mode, marks=pytest.mark.core) for case in SOLVERS for mode in RUNS),
+        *(pytest.param(case, mode, marks=[pytest.mark.core] * (mode != "traced")) for case in SOLVERS for mode in RUNS),
         *((case, "around") for case in SOLVERS),
         *pairs([case for case in CASES if case not in SOLVERS], ["eager", "traced"]),
         *under_xla([case for case in CASES if case not in SOLVERS], []),
@@ -298,7 +298,6 @@ def solution_and_gradient(mode, solver, **options):
     return RUNS[mode](run)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
     ("case", "mode"),
     [*pairs(UNSOLVED, ["eager", "traced"]), *under_xla(UNSOLVED, [case for case in UNSOLVED if not UNSOLVED[case][2]])],

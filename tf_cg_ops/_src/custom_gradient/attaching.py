@@ -143,7 +143,8 @@ def run_eagerly(op: Any, values: list[Any]) -> list[tf.Tensor]:
         if exception is not None:
             raise exception
         function = tf.function(lambda dys, captures: _import_traced(op, dys, captures, inputs), autograph=False)
-        return function(list(map(slices.to_dense, dys)), captures)
+        values = list(map(slices.to_dense, dys)), captures
+        return function.get_concrete_function(*values)(*values)  # Traced also if functions are run eagerly.
 
     return tapes.recorded_copies(rule_op.function_name(op), results, inputs, backward)
 
