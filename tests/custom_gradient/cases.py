@@ -10,7 +10,6 @@ import itertools
 import types
 from typing import Any
 
-import attrs
 import keras
 import numpy as np
 import pytest
@@ -196,38 +195,6 @@ rounded = cg.grad_pass_through(tf.round)  # Here a tf.function passes name=None 
 case("grad_pass_through of Tensors alone", lambda x: rounded(x, name="n") + tf.function(rounded)(x), [X], [2 * DY])
 
 
-@attrs.define
-class Attrs:
-    a: object
-    b: object
-
-
-# Functions that swap the two parts of a structure; 7 and 5 are the factors of the gradients.
-SPECS = Attrs(tf.TensorSpec([2], tf.float64), tf.TensorSpec([2], tf.float64))
-SWAPS = by_each(
-    lambda p: Attrs(p.b, p.a),
-    lambda _, da, db: Attrs(7.0 * db, 5.0 * da),
-    lambda p, t: (None, Attrs(5.0 * t[0].b, 7.0 * t[0].a)),
-)
-SWAPS["numpy_function"] = cg.numpy_function(
-    lambda p: (Attrs(p.b, p.a), None), SPECS, vjp=lambda _, da, db: Attrs(7.0 * db, 5.0 * da)
-)
-
-
-def swapped(api, x, y):
-    value = SWAPS[api](Attrs(x, y))
-    assert type(value) is Attrs
-    return [value.a, value.b]
-
-
-for api in SWAPS:
-    # Python code has no tangents, and can neither be compiled nor saved.
-    errors = (
-        dict.fromkeys(["jit", "forward_mode_eager", "reloaded"], NotImplementedError) if api == "numpy_function" else {}
-    )
-    call = functools.partial(swapped, api)
-    case(f"{api} of an object", call, [X, Y], [700 * DY, 5 * DY], [DY, 100 * DY], otherwise=errors)
-
 # What makes a container of two Tensors, what takes them out again, and what changes the container.
 CHANGES = {
     "an entry of a list": (lambda w, c: [w, c], lambda v: v, lambda v: v.__setitem__(1, 50.0)),
@@ -283,24 +250,6 @@ case(
     [X, *(variable(0.0, 0.0, name=name) for name in ("same", "a", "same"))],
     [7 * DY, 10 * DY, 100 * DY, 1000 * DY],
 )
-
-
-def in_place(place, v, x):
-    if place == "cond":
-        return tf.cond(x[0] > 0, lambda: x * v, lambda: x)
-    if place == "while_loop":
-        return tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, x * v), (0, x))[1]
-    return tf.function(lambda x: x * v)(x)
-
-
-def reads_in_place(place, x, v):
-    rule = lambda dy, variables: (4.0 * dy, [6.0 * dy * x])  # noqa: E731
-    return cg.custom_gradient(lambda x: (in_place(place, v, x), rule))(x)
-
-
-for place in "cond", "while_loop", "function":
-    call = functools.partial(reads_in_place, place)
-    case(f"a variable in a {place}", call, [X, variable(2.0, 3.0)], [4 * DY, 6 * DY * X])
 
 
 def gradient_that_reads(x, scale):
@@ -466,15 +415,6 @@ for name, function in CAST.items():
 
 
 @cg.custom_gradient
-def of_ragged(ragged):
-    def grad_fn(dy):
-        assert isinstance(dy, tf.RaggedTensor)
-        return dy.with_values(30.0 * dy.values)
-
-    return ragged * 2.0, grad_fn
-
-
-@cg.custom_gradient
 def of_sparse(sparse, x):
     def grad_fn(dy):
         return tf.SparseTensor(sparse.indices, 40.0 * tf.gather(dy, [0, 1]), sparse.dense_shape), None
@@ -482,11 +422,6 @@ def of_sparse(sparse, x):
     return tf.sparse.to_dense(sparse)[:2] * x, grad_fn
 
 
-def ragged(values):
-    return of_ragged(tf.RaggedTensor.from_row_lengths(tf.ensure_shape(values, [2]), [1, 0, 1])).values
-
-
-case("a ragged tensor", ragged, [X], [30 * DY], value=2 * X)
 case("a sparse tensor", lambda x: of_sparse(tf.SparseTensor([[0], [1]], x, [3]), Y), [X], [40 * DY], value=X * Y)
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.modes import RUNS as MODES
-from ..support.modes import assert_all_close, vjp
+from ..support.modes import assert_all_close
 from ..support.tensors import pairs
 
 pytestmark = pytest.mark.core
@@ -112,50 +112,6 @@ def test_a_global_tensor_has_a_gradient(mode):
     np.testing.assert_allclose(by_helper, DY * np.sin(X) * [3.0, 4.0], rtol=1e-6)
 
 
-def test_a_function_that_is_called_under_a_tape():
-    """The gradient is computed after the tf.function was traced."""
-    run = tf.function(lambda x, w: cg.recompute_grad(closure(w))(x))
-    _, (dx, dw) = vjp(lambda: run(X, W), [X, W], DY)
-    np.testing.assert_allclose(dx, DY * np.cos(X) * W, rtol=1e-6)
-    np.testing.assert_allclose(dw, DY * np.sin(X), rtol=1e-6)
-
-
-def test_a_graph_of_tensorflow_1():
-    with tf.Graph().as_default() as graph:
-        x, w = tf.compat.v1.placeholder(tf.float32, [2]), tf.compat.v1.placeholder(tf.float32, [2])
-        y = cg.recompute_grad(closure(w))(x)
-        gradients = tf.gradients(y, [x, w], grad_ys=DY.numpy())
-        with tf.compat.v1.Session(graph=graph) as session:
-            dx, dw = session.run(gradients, {x: X.numpy(), w: W.numpy()})
-    np.testing.assert_allclose(dx, DY * np.cos(X) * W, rtol=1e-6)
-    np.testing.assert_allclose(dw, DY * np.sin(X), rtol=1e-6)
-
-
-@pytest.mark.parametrize("mode", ["eager", "traced"])
-def test_second_derivatives(mode):
-    def run(wrap):
-        with tf.GradientTape(persistent=True) as outer:
-            outer.watch([X, W])
-            with tf.GradientTape() as inner:
-                inner.watch([X, W])
-                y = wrap(lambda x: tf.sin(x * W) * W)(X)
-            first = inner.gradient(y, [X, W], output_gradients=DY)
-        return [outer.gradient(d, s) for d in first for s in (X, W)]
-
-    plain, recomputed = MODES[mode](lambda: run(lambda f: f))(), MODES[mode](lambda: run(cg.recompute_grad))()
-    assert_all_close(recomputed, plain, rtol=1e-5)
-
-
-@pytest.mark.parametrize("mode", ["eager", "traced"])
-def test_forward_mode(mode):
-    def run(x, w):
-        with tf.autodiff.ForwardAccumulator(w, DY) as accumulator:
-            y = cg.recompute_grad(closure(w))(x)
-        return accumulator.jvp(y)
-
-    np.testing.assert_allclose(MODES[mode](run)(X, W), DY * np.sin(X), rtol=1e-6)
-
-
 def test_slices_of_a_tensor_that_the_function_reads():
     table = tf.reshape(tf.range(6.0), [3, 2])
     with tf.GradientTape() as tape:
@@ -163,23 +119,6 @@ def test_slices_of_a_tensor_that_the_function_reads():
         y = cg.recompute_grad(lambda x: x * tf.gather(table, [1, 1])[0])(X)
     dtable = tf.convert_to_tensor(tape.gradient(y, table, output_gradients=DY))
     np.testing.assert_allclose(dtable, [[0, 0], X * DY, [0, 0]])
-
-
-@pytest.mark.parametrize("mode", ["eager", "traced"])
-def test_variables_and_stopped_tensors_beside_it(mode):
-    v = tf.Variable([7.0, 8.0])
-
-    def run(x, w):
-        with tf.GradientTape() as tape:
-            tape.watch([x, w])
-            stopped = tf.stop_gradient(w)
-            y = cg.recompute_grad(lambda x: x * w * v * stopped)(x)
-        return tape.gradient(y, [x, w, v], output_gradients=DY)
-
-    dx, dw, dv = MODES[mode](run)(X, W)
-    np.testing.assert_allclose(dx, DY * W * [7.0, 8.0] * W)
-    np.testing.assert_allclose(dw, DY * X * [7.0, 8.0] * W)
-    np.testing.assert_allclose(dv, DY * X * W * W)
 
 
 def test_integers_that_the_function_reads_stay_constants():

@@ -10,7 +10,6 @@ import tf_cg_ops as cg
 
 from ..support import processes
 from ..support.modes import RUNS as MODES
-from ..support.modes import vjp
 
 X, DY = tf.constant([0.3, 0.4]), tf.constant([1.0, 10.0])
 
@@ -27,13 +26,6 @@ def gradients_of(function, mode, sources, *args):
     return [gradient.numpy() for gradient in MODES[mode](derive)()]
 
 
-@pytest.mark.parametrize("mode", list(MODES))
-def test_a_variable_that_is_passed_and_closed_over(mode):
-    w = tf.Variable([3.0, 5.0])
-    recomputed = cg.recompute_grad(lambda a: a * w**2)
-    np.testing.assert_allclose(gradients_of(recomputed, mode, [w], w)[0], 3 * w.numpy() ** 2 * DY.numpy(), rtol=1e-6)
-
-
 @pytest.mark.parametrize("mode", ["eager", "traced"])
 def test_a_ragged_tensor_passed_twice(mode):
     values = tf.constant([2.0, 3.0])
@@ -44,28 +36,6 @@ def test_a_ragged_tensor_passed_twice(mode):
 
     (gradient,) = gradients_of(functools.partial(function, values), mode, [values])
     np.testing.assert_allclose(gradient, 3 * values.numpy() ** 2 * DY.numpy(), rtol=1e-6)
-
-
-@pytest.mark.parametrize("outside", [False, True], ids=["tape inside", "tape outside"])
-@pytest.mark.parametrize("mode", list(MODES))
-def test_a_watched_variable_that_is_not_trainable(mode, outside):
-    v = tf.Variable([2.0, 3.0], trainable=False)
-    recomputed = cg.recompute_grad(lambda x: tf.sin(x) * v**3)
-    function = MODES[mode](recomputed) if outside else recomputed
-    gradients = gradients_of(function, "eager" if outside else mode, [v, X], X)
-    v_value, x, dy = v.numpy(), X.numpy(), DY.numpy()
-    np.testing.assert_allclose(gradients[0], 3 * v_value**2 * np.sin(x) * dy, rtol=1e-6)
-    np.testing.assert_allclose(gradients[1], v_value**3 * np.cos(x) * dy, rtol=1e-6)
-
-
-def test_the_second_derivative_by_a_watched_variable_that_is_not_trainable():
-    v = tf.Variable([2.0, 3.0], trainable=False)
-    recomputed = cg.recompute_grad(lambda x: x * v**3)
-    with tf.GradientTape() as outer:
-        outer.watch(v)
-        _, first = vjp(lambda: recomputed(X), v, DY)
-    second = outer.gradient(first, v)
-    np.testing.assert_allclose(second, 6 * v.numpy() * X.numpy() * DY.numpy(), rtol=1e-6)
 
 
 VARIABLE = tf.Variable([0.5, -1.0])

@@ -109,12 +109,15 @@ class Cell:
     def function(self, state, wrap):
         """The function of x and y. `wrap` takes the name of a wrapper and a function."""
 
+        functions = []
+        for name, wrapper in self.steps:
+            function = functools.partial(PROGRAMS[name].call, state)
+            functions.append((PROGRAMS[name].args, wrap(wrapper, function) if wrapper else function))
+
         def whole(x, y):
             outputs = []
-            for name, wrapper in self.steps:
-                program = PROGRAMS[name]
-                function = functools.partial(program.call, state)
-                outputs.append((wrap(wrapper, function) if wrapper else function)(*program.args(state, x, y)))
+            for args, function in functions:
+                outputs.append(function(*args(state, x, y)))
                 x = floats_of(outputs[-1])[0]
             return outputs[0] if len(outputs) == 1 else outputs
 
@@ -180,4 +183,4 @@ class Cell:
 
 
 def cell(program, wrapper, mode):
-    return Cell(((program, None),), (wrapper,), mode)
+    return Cell(((program, wrapper),), (), mode)

@@ -36,6 +36,7 @@ FAILS_IN_TENSORFLOW = [
 ]
 # Where a wrapper is refused, or fails: programs (or all), wrappers, modes, and the error.
 ALL = tuple(PROGRAMS)
+OF_VARIABLES = ("a variable that is read twice", "a frozen variable", "a variable as two arguments")
 LIMITS = [
     (ALL, ("watch_gradient",), XLA, "XLA cannot compile check_numerics"),
     (ALL, ("numpy_function",), XLA, "is Python code, which XLA cannot compile"),
@@ -49,7 +50,9 @@ LIMITS = [
     # As for every tf.function that is vectorized inside of another one.
     (("a conditional",), ("override_gradients", "masked"), ("vectorized_map",), "derivative by w"),
     (("a scan",), ("saved and loaded",), XLA, "tf2xla conversion failed"),
+    # A tangent of a variable that a loop reads.
     (("a loop",), ("masked",), ("forward_mode_eager",), "without handle data"),
+    (OF_VARIABLES, ("scan",), ("forward_mode_eager",), "without handle data"),
     # A rule is the gradient of the function in all modes; that of TensorFlow counts in reverse mode alone.
     (("a gradient of tf.custom_gradient",), ("custom_gradient", "custom_vjp"), FORWARD, "derivative by"),
 ]
@@ -65,7 +68,7 @@ def limit_of(program, wrapper, mode):
 
 
 def cells():
-    """A cell for each pair (program, wrapper), with the modes in turn."""
+    """A cell for each pair (program, wrapper), with the modes in turn, and more of what a function can read."""
     for i, (program, about) in enumerate(PROGRAMS.items()):
         for j, (wrapper, of_wrapper) in enumerate(WRAPPERS.items()):
             mode = list(MODES)[(i + 2 * j) % len(MODES)]
@@ -73,6 +76,11 @@ def cells():
                 mode = "eager"
             if set(about.traits).isdisjoint(of_wrapper.senseless):
                 yield program, wrapper, mode
+    yield from itertools.product(
+        ("a Tensor from outside", *OF_VARIABLES),
+        ("recompute_grad", "scan", "override_gradients"),
+        ("around_traced", "second_order", "forward_mode_eager"),
+    )
 
 
 # Warnings of what a rule does not reach, and of a plan that saves little.
@@ -82,7 +90,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:override_gradients", "ignore:rec
 def with_marks():
     """The core tests are the first program for each pair of a wrapper and one of these modes."""
     left = set(itertools.product(WRAPPERS, CORE))
-    for chosen in cells():
+    for chosen in dict.fromkeys(cells()):
         is_core = chosen[1:] in left
         left.discard(chosen[1:])
         yield pytest.param(*chosen, marks=[pytest.mark.core] * is_core)
@@ -99,11 +107,13 @@ def test_the_wrapper_changes_nothing(program, wrapper, mode):
 
 
 # Python code cannot be saved.
-SAVED = [
-    (program, wrapper)
-    for i, (program, wrapper, _) in enumerate(cells())
-    if i % 4 == 0 and wrapper not in ("numpy_function", "saved and loaded")
-]
+SAVED = list(
+    dict.fromkeys(
+        (program, wrapper)
+        for i, (program, wrapper, _) in enumerate(cells())
+        if i % 4 == 0 and wrapper not in ("numpy_function", "saved and loaded")
+    )
+)
 
 
 def plain(program, wrapper):

@@ -41,9 +41,17 @@ def with_floats(structure, floats):
     return tf.nest.map_structure(replaced, structure)
 
 
+def with_copies(args):
+    """The same arguments, in which no Tensor is there twice, and all floating-point Tensors among them."""
+    leaves = [tf.identity(leaf) for leaf in floats_of(args)]
+    copies = iter(leaves)
+    flat = [next(copies) if is_float(leaf) else leaf for leaf in tf.nest.flatten(args, expand_composites=True)]
+    return tf.nest.pack_sequence_as(args, flat, expand_composites=True), leaves
+
+
 def pull_back(f, args, dys, variables):
     """The gradients of all arguments and variables, by a tape."""
-    leaves = floats_of(args)
+    args, leaves = with_copies(args)
     with tf.GradientTape() as tape:
         tape.watch(leaves)
         y = f(*args)
@@ -60,7 +68,7 @@ def custom_gradient(f):
     """The tape is around the forward pass."""
 
     def function(*args):
-        leaves = floats_of(args)
+        args, leaves = with_copies(args)
         with tf.GradientTape(persistent=True) as tape:
             tape.watch(leaves)
             y = f(*args)
@@ -89,8 +97,10 @@ def custom_jvp(f):
 
     @decorated.defjvp
     def rule(primals, tangents, variables=(), variable_tangents=()):
-        pairs = zip(floats_of(primals), floats_of(tangents), strict=True)
-        pairs = [*pairs, *((v, t) for v, t in zip(variables, variable_tangents, strict=True) if t is not None)]
+        primals, _ = with_copies(primals)
+        flat = (tf.nest.flatten(each, expand_composites=True) for each in (primals, tangents))
+        pairs = [*zip(*flat, strict=True), *zip(variables, variable_tangents, strict=True)]
+        pairs = [(primal, tangent) for primal, tangent in pairs if is_float(primal) and tangent is not None]
         with tf.autodiff.ForwardAccumulator([p for p, _ in pairs], [t for _, t in pairs]) as accumulator:
             y = f(*primals)
         found = [FACTOR * accumulator.jvp(t, unconnected_gradients="zero") for t in floats_of(y)]
@@ -249,7 +259,7 @@ WRAPPERS = {
     "recompute_grad": Wrapper(cg.recompute_grad),
     "recompute_grad, keep": Wrapper(lambda f: cg.recompute_grad(f, keep=lambda op: op.type in ("Sin", "Mul", "Tanh"))),
     "recompute_grad, memory": Wrapper(lambda f: cg.recompute_grad(f, memory="auto")),
-    "Recompute": Wrapper(recompute_layer),
+    "Recompute": Wrapper(recompute_layer, senseless=("attrs", "none", "composite")),
     "scan": Wrapper(scan, twice),
     "while_loop": Wrapper(while_loop, lambda f: lambda *args: twice(f)(*args)[0]),
     "custom_gradient": Wrapper(custom_gradient, has_rule=True, unreached=UNREACHED),
@@ -266,7 +276,11 @@ WRAPPERS = {
     "grad_pass_through": Wrapper(on_outputs(cg.grad_pass_through(tf.identity))),
     "watch_gradient": Wrapper(on_outputs(functools.partial(cg.watch_gradient, name="h", check_numerics=True))),
     "numpy_function": Wrapper(
-        numpy_function, has_rule=True, runs_again=True, unreached=STATE, senseless=("writes", "none", "outside")
+        numpy_function,
+        has_rule=True,
+        runs_again=True,
+        unreached=STATE,
+        senseless=("writes", "none", "outside", "composite"),
     ),
-    "saved and loaded": Wrapper(saved, unreached=STATE, senseless=("writes", "attrs")),
+    "saved and loaded": Wrapper(saved, unreached=STATE, senseless=("writes", "attrs", "composite")),
 }
