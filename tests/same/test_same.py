@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from ..support.mode_table import COLUMN_OF, ROWS
 from ..support.modes import run_in_a_fresh_process
 from .harness import MODES, SOURCES, cell, weights_of
 from .programs import PROGRAMS, State, X, Y
@@ -17,22 +18,22 @@ from .wrappers import WRAPPERS, floats_of
 
 XLA = ("jit", "jit_unknown_shape", "while_loop_under_xla")
 VECTORIZED = ("vectorized_map", "per_example")
+# Other names in docs/modes.md.
+FEATURES = {"custom_gradient": "plain", "scan": "cg.scan", "while_loop": "cg.while_loop"}
 # A file does not change, and in a graph of TensorFlow 1 nothing puts effects in order.
 SENSELESS = (("saved and loaded", "changed_state"), ("saved and loaded", "tf1"))
 CORE = ("eager", "traced", "unknown_shape", "jit", "tf1", "while_loop", "second_order", "forward_mode", "changed_state")
 FORWARD = ("forward_mode", "forward_mode_eager")
-# Where TensorFlow itself fails: programs, modes, and the error.
+EACH = tuple(WRAPPERS)
+# Where TensorFlow itself fails: programs, with all wrappers, modes, and the error.
 FAILS_IN_TENSORFLOW = [
-    (
-        ("a variable that it writes", "a generator", "a variable that is read twice"),
-        VECTORIZED,
-        "No pfor vectorization",
-    ),
-    (("a case",), VECTORIZED, "dynamic_stitch"),
-    (("a case",), ("forward_mode",), "generic TraceType"),
-    (("a conditional", "a loop"), ("per_example",), "stack a variant-dtype tensor"),
-    (("a scan",), ("forward_mode",), "dtype: 'variant'"),
-    (("a ragged tensor",), ("unknown_rank", "tf1"), "'NoneType' and 'int'"),
+    (("a variable that it writes", "a generator"), EACH, VECTORIZED, "No pfor vectorization"),
+    (("a variable that is read twice",), EACH, VECTORIZED, "No pfor vectorization"),
+    (("a case",), EACH, VECTORIZED, "dynamic_stitch"),
+    (("a case",), EACH, ("forward_mode",), "generic TraceType"),
+    (("a conditional", "a loop"), EACH, ("per_example",), "stack a variant-dtype tensor"),
+    (("a scan",), EACH, ("forward_mode",), "dtype: 'variant'"),
+    (("a ragged tensor",), EACH, ("unknown_rank", "tf1"), "'NoneType' and 'int'"),
 ]
 # Where a wrapper is refused, or fails: programs (or all), wrappers, modes, and the error.
 ALL = tuple(PROGRAMS)
@@ -58,9 +59,8 @@ LIMITS = [
 ]
 
 
-def limit_of(program, wrapper, mode):
+def limit_of(limits, program, wrapper, mode):
     """The error of a cell, or None."""
-    limits = [(programs, (wrapper,), modes, error) for programs, modes, error in FAILS_IN_TENSORFLOW] + LIMITS
     for programs, wrappers, modes, error in limits:
         if program in programs and wrapper in wrappers and mode in modes:
             return error
@@ -68,19 +68,26 @@ def limit_of(program, wrapper, mode):
 
 
 def cells():
-    """A cell for each pair (program, wrapper), with the modes in turn, and more of what a function can read."""
+    """A cell for each pair (program, wrapper), with the modes in turn, and more of what a function can read.
+
+    All pairs (wrapper, mode) are among them.
+    """
+    chosen = []
     for i, (program, about) in enumerate(PROGRAMS.items()):
         for j, (wrapper, of_wrapper) in enumerate(WRAPPERS.items()):
             mode = list(MODES)[(i + 2 * j) % len(MODES)]
             if (wrapper, mode) in SENSELESS or (mode == "tf1" and "writes" in about.traits):
                 mode = "eager"
             if set(about.traits).isdisjoint(of_wrapper.senseless):
-                yield program, wrapper, mode
-    yield from itertools.product(
+                chosen.append((program, wrapper, mode))
+    chosen += itertools.product(
         ("a Tensor from outside", *OF_VARIABLES),
         ("recompute_grad", "scan", "override_gradients"),
         ("around_traced", "second_order", "forward_mode_eager"),
     )
+    there = {(wrapper, mode) for _, wrapper, mode in chosen} | set(SENSELESS)
+    left = [pair for pair in itertools.product(WRAPPERS, MODES) if pair not in there]
+    return dict.fromkeys([*chosen, *(("several ops", *pair) for pair in left)])
 
 
 # Warnings of what a rule does not reach, and of a plan that saves little.
@@ -90,15 +97,19 @@ pytestmark = pytest.mark.filterwarnings("ignore:override_gradients", "ignore:rec
 def with_marks():
     """The core tests are the first program for each pair of a wrapper and one of these modes."""
     left = set(itertools.product(WRAPPERS, CORE))
-    for chosen in dict.fromkeys(cells()):
+    for chosen in cells():
         is_core = chosen[1:] in left
         left.discard(chosen[1:])
-        yield pytest.param(*chosen, marks=[pytest.mark.core] * is_core)
+        marks, feature = [pytest.mark.core] * is_core, FEATURES.get(chosen[1], chosen[1])
+        if chosen[2] in ROWS and feature in COLUMN_OF and limit_of(FAILS_IN_TENSORFLOW, *chosen) is None:
+            outcome = "passed" if limit_of(LIMITS, *chosen) is None else "unsupported"
+            marks.append(pytest.mark.mode_table(feature=feature, mode=chosen[2], outcome=outcome))
+        yield pytest.param(*chosen, marks=marks)
 
 
 @pytest.mark.parametrize(("program", "wrapper", "mode"), list(with_marks()))
 def test_the_wrapper_changes_nothing(program, wrapper, mode):
-    error = limit_of(program, wrapper, mode)
+    error = limit_of(FAILS_IN_TENSORFLOW + LIMITS, program, wrapper, mode)
     if error is None:
         cell(program, wrapper, mode).check()
         return

@@ -71,7 +71,7 @@ COLUMNS = {
         "straight_through",
     ],
 }
-_COLUMN_OF = dict(zip(COLUMNS, COLUMNS, strict=True)) | {f: column for column, fs in COLUMNS.items() for f in fs}
+COLUMN_OF = dict(zip(COLUMNS, COLUMNS, strict=True)) | {f: column for column, fs in COLUMNS.items() for f in fs}
 
 # The rows, in this order.
 ROWS = {
@@ -142,7 +142,7 @@ def cells_of(item):
     for mark in item.iter_markers(_MARK):
         given = {"outcome": "passed", **mark.kwargs}
         function, mode = (parameters.get(given[key], given[key]) for key in ("feature", "mode"))
-        assert function in _COLUMN_OF, function
+        assert function in COLUMN_OF, function
         assert mode in ROWS, mode
         yield _MARK, json.dumps([function, mode, given["outcome"]])
 
@@ -182,9 +182,9 @@ def page(version, cells):
         "- **n/a**: the pair makes no sense. A function that needs Python cannot run in a C program, for example.",
         "- empty: not tested.",
         "",
-        "[Known limitations](limits.md) has the reasons. Tests check first and second derivatives, with these exceptions: first",
-        "derivatives only for `scan`, `while_loop`, `saved_model`, `numpy_function`, `linear`, `layers`, Keras models,",
-        "strategies, `add_gradients`, and `recompute_grad` in eager forward mode; values only for `strip` alone and TFLite.",
+        "[Known limitations](limits.md) has the reasons. Tests check first derivatives in each mode; values only for `strip`",
+        "alone and TFLite. Second derivatives are checked in each mode for `embed_gradient`, `custom_gradient`, `compat`,",
+        "`implicit_root` and straight-through gradients, and in eager mode and `tf.function` for the other decorators.",
         "",
         "The last column, `ready-made`, has the gradients that you need not write yourself: `reverse_gradient`,",
         "`scale_gradient`, `clip_gradient`, `watch_gradient` and `straight_through`. `saved_model` stands for `strip`, `adopt` and",
@@ -197,7 +197,7 @@ def page(version, cells):
         "|---" * (len(COLUMNS) + 1) + "|",
     ]
     for mode, functions in cells.items():
-        row = [_cell(column, mode, [o for f, o in functions.items() if _COLUMN_OF[f] == column]) for column in COLUMNS]
+        row = [_cell(column, mode, [o for f, o in functions.items() if COLUMN_OF[f] == column]) for column in COLUMNS]
         lines.append(f"| {ROWS[mode]} | " + " | ".join(row) + " |")
     # Tests that run here cannot fill this row: cuda/check, which did, is a program of its own.
     lines.append("| GPU | " + " | ".join("kernels" if column == "embed_gradient" else "" for column in COLUMNS) + " |")
