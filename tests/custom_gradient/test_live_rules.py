@@ -164,7 +164,7 @@ def test_the_names_of_rules_in_a_graph_are_plain_identifiers():
     assert names
 
 
-@pytest.mark.parametrize("read", ["shape", "size", "rank", "zeros_like"])
+@pytest.mark.parametrize("read", ["shape", "zeros_like"])
 def test_a_traced_rule_captures_the_shape_and_not_the_tensor(read, tmp_path):
     """So a loop of a loaded model does not keep a tensor either if the rule only reads its shape."""
     captured = []
@@ -209,9 +209,3 @@ def test_results_share_the_buffer_of_y(mode):
 
     y, result = RUNS[mode](run)(tf.constant(X))
     assert address(result) == address(y)
-
-
-def test_an_array_as_the_value_has_a_gradient():
-    through_numpy = cg.custom_gradient(lambda x: (np.sin(x.numpy()), lambda dy: 7.0 * dy))
-    y, (dx,) = tape_vjp(through_numpy, [tf.constant(X)], tf.constant(DY))
-    np.testing.assert_allclose([y, dx], [np.sin(X), 7 * DY])
