@@ -84,9 +84,7 @@ def test_tangents_where_grad_fn_uses_a_tape_of_its_own():
 
 RULES = {
     "while": lambda x, dy: tf.while_loop(lambda i, _: i < 1, lambda i, a: (i + 1, a * x), (0, dy * x))[1],
-    "cond": lambda x, dy: tf.cond(x[0] > 0, lambda: dy * x * x, lambda: dy),
     "map": lambda x, dy: tf.map_fn(lambda a: a[0] * a[1] * a[1], (dy, x), fn_output_signature=tf.float64),
-    "function": lambda x, dy: tf.function(lambda: dy * x * x)(),
     "python_if": lambda x, dy: dy * x * x if tf.reduce_sum(x) > 0 else dy,
     "python_for": lambda x, dy: tf.stack([a * b * b for a, b in zip(dy, x, strict=True)]),
 }

@@ -79,9 +79,10 @@ def test_assignments_run_once_for_each_gradient_for_a_tape_around(rule, wrapper)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_assignments_run_once_for_each_gradient_for_a_tape_inside(rule):
+@pytest.mark.parametrize("compiled", [False, True])
+def test_assignments_run_once_for_each_gradient_for_a_tape_inside(rule, compiled):
     log = Log()
-    traced = tf.function(functools.partial(gradient, getattr(log, rule)))
+    traced = tf.function(functools.partial(gradient, getattr(log, rule)), jit_compile=compiled)
     np.testing.assert_allclose(traced(X, DY), 2.0 * DY)
     assert (log.count.numpy(), log.sequence.numpy()) == (1, 12)
 
