@@ -23,24 +23,6 @@ def test_a_tensor_with_the_same_buffer_is_on_no_tape_and_recording_goes_on():
     np.testing.assert_array_equal(tape.gradient(seen, x), np.ones(1000))
 
 
-def test_recording_and_watching_are_seen_as_tapes_do_them():
-    x, other = tf.constant(1.0), tf.constant(1.0)
-    assert not tf_internal.could_possibly_record()
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        assert tf_internal.could_possibly_record()
-        assert tf_internal.possible_gradient_types([x])
-        assert not tf_internal.possible_gradient_types([other])
-        with tape.stop_recording():
-            assert not tf_internal.could_possibly_record()
-        with tf_internal.stop_recording():
-            assert not tf_internal.could_possibly_record()
-    with tf.autodiff.ForwardAccumulator(x, tf.constant(1.0)):
-        assert tf_internal.could_possibly_record()
-        assert tf_internal.possible_gradient_types([x])
-        assert not tf_internal.possible_gradient_types([other])
-
-
 def test_python_functions_are_found_by_the_name_that_they_got():
     with tf.Graph().as_default() as graph:
         tf_internal.add_python_function(graph, "a name", lambda x: 2 * x)
