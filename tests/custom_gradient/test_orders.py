@@ -6,7 +6,6 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.functions import CASES
 from ..support.modes import derivative
 from ..support.tensors import pairs
 
@@ -28,7 +27,6 @@ OF_SINE = [np.cos, lambda x: -np.sin(x), lambda x: -np.cos(x), np.sin]
 OF_SQUARE = [lambda x, n=n: 2**n * OF_SINE[(n + 3) % 4](2 * x) for n in range(4)]
 HIGHER = {
     "sine": (tf.sin, tf.cos, OF_SINE),
-    "function": (tf.sin, lambda x: tf.function(tf.cos)(x), OF_SINE),
     # TensorFlow's own derivatives of a loop grow with every order.
     "loop": (tf.sin, cosine_by_loop, OF_SINE[:3]),
     "product": (lambda x: tf.sin(x) ** 2, lambda x: 2.0 * tf.sin(x) * tf.cos(x), OF_SQUARE),
@@ -86,9 +84,7 @@ def test_tangents_where_grad_fn_uses_a_tape_of_its_own():
 
 RULES = {
     "while": lambda x, dy: tf.while_loop(lambda i, _: i < 1, lambda i, a: (i + 1, a * x), (0, dy * x))[1],
-    "cond": lambda x, dy: tf.cond(x[0] > 0, lambda: dy * x * x, lambda: dy),
     "map": lambda x, dy: tf.map_fn(lambda a: a[0] * a[1] * a[1], (dy, x), fn_output_signature=tf.float64),
-    "function": lambda x, dy: tf.function(lambda: dy * x * x)(),
     "python_if": lambda x, dy: dy * x * x if tf.reduce_sum(x) > 0 else dy,
     "python_for": lambda x, dy: tf.stack([a * b * b for a, b in zip(dy, x, strict=True)]),
 }
@@ -132,26 +128,3 @@ def test_tangents_with_slices_and_with_integer_outputs():
         tangent, none = mode(tf.constant(X), tf.constant(DY))
         np.testing.assert_allclose(tangent, 3 * DY[[2, 1]])
         assert none is None
-
-
-# In eager mode, or around a function; graph/test_modes.py has them inside of functions.
-
-
-@pytest.mark.core
-@pytest.mark.parametrize("case", ["plain", "keywords", "nested", "recompute_grad", "custom_vjp", "custom_jvp"])
-def test_jacobians_are_diagonal_by_pfor_and_by_a_loop(case):
-    x = tf.constant(X)
-    with tf.GradientTape(persistent=True) as tape:
-        tape.watch(x)
-        value = CASES[case].function(x)
-    for use_pfor in (True, False):
-        found = tape.jacobian(value, x, experimental_use_pfor=use_pfor)
-        np.testing.assert_allclose(found, np.diag(CASES[case].by_hand(X, np.ones(3))[1]), rtol=1e-12)
-
-
-@pytest.mark.core
-@pytest.mark.parametrize("case", ["plain", "keywords", "nested", "custom_vjp", "custom_jvp", "cond"])
-def test_forward_mode_takes_the_gradient_rule(case):
-    """The tangent is the one of the rule, gx * t for elementwise functions."""
-    found = tangent(tf.function(CASES[case].function), tf.constant(X), tf.constant(DY))
-    np.testing.assert_allclose(found, CASES[case].by_hand(X, DY)[1], rtol=1e-12)

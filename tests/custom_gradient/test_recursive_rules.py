@@ -45,7 +45,6 @@ def recursive(counts=None, decorator=cg.custom_gradient, more=tf.identity):
         functions[name] = decorator(function)
 
     define("sigmoid", tf.sigmoid, lambda x: functions["sigmoid"](x) * (1.0 - functions["sigmoid"](x)))
-    define("exp", tf.exp, lambda x: functions["exp"](x))
     define("sin", tf.sin, lambda x: functions["cos"](x))
     define("cos", tf.cos, lambda x: -functions["sin"](x))
     return functions
@@ -59,7 +58,6 @@ def sigmoid_orders(x):
 
 ORDERS = {
     "sigmoid": sigmoid_orders,
-    "exp": lambda x: [np.exp(x)] * 5,
     "sin": lambda x: [np.sin(x), np.cos(x), -np.sin(x), -np.cos(x), np.sin(x)],
     "cos": lambda x: [np.cos(x), -np.sin(x), -np.cos(x), np.sin(x), np.cos(x)],
 }
@@ -129,7 +127,7 @@ def in_a_function(x):
 
 @pytest.mark.parametrize(
     ("name", "saved_orders", "traces"),
-    [("sigmoid", n, 2**n - 1) for n in (1, 2, 3, 4)] + [(name, None, 1) for name in ("sigmoid", "exp", "sin", "cos")],
+    [("sigmoid", 3, 7), ("sigmoid", None, 1), ("sin", None, 1)],
 )
 @pytest.mark.parametrize("more", [tf.identity, in_a_loop])
 def test_saved_orders_are_traced_whatever_they_cost(name, more, saved_orders, traces):
@@ -142,17 +140,7 @@ def test_saved_orders_are_traced_whatever_they_cost(name, more, saved_orders, tr
     assert len(rules) == traces
 
 
-def test_a_rule_asks_for_the_orders_of_the_functions_that_it_calls():
-    counts = collections.Counter()
-    inner = recursive(counts, more=in_a_loop)["sigmoid"]
-    outer = cg.custom_gradient(lambda x: (tf.identity(x), lambda dy: dy * inner(x)), saved_orders=3)
-    tf.function(outer).get_concrete_function(tf.TensorSpec([3]))
-    assert counts["sigmoid"] == 1 + 2
-
-
-@pytest.mark.parametrize(
-    ("saved_orders", "traces"), [(1, {"outer": 1}), (2, {"outer": 1, "sigmoid": 1}), (3, {"outer": 1, "sigmoid": 3})]
-)
+@pytest.mark.parametrize(("saved_orders", "traces"), [(1, {"outer": 1}), (3, {"outer": 1, "sigmoid": 3})])
 def test_a_function_in_the_value_of_another_has_one_order_less(saved_orders, traces):
     """The first derivative is the outer rule's, which reads the value of the inner function."""
     counts = collections.Counter()
@@ -204,18 +192,11 @@ def batch(function):
 
 DERIVATIVES = {
     "gradient of gradient": (lambda f: gradient(gradient(f)), 2),
-    "third gradient": (lambda f: gradient(gradient(gradient(f))), 3),
-    "jacobian": (jacobian_diagonal, 1),
     "jacobian of jacobian": (lambda f: jacobian_diagonal(jacobian_diagonal(f)), 2),
-    "gradient of jacobian": (lambda f: gradient(jacobian_diagonal(f)), 2),
     "tangent of gradient": (lambda f: tangent(gradient(f)), 2),
     "gradient of tangent": (lambda f: gradient(tangent(f)), 2),
-    "gradient of gradient of tangent": (lambda f: gradient(gradient(tangent(f))), 3),
     "tangent of gradient of gradient": (lambda f: tangent(gradient(gradient(f))), 3),
-    "gradient of batch": (lambda f: gradient(batch(f)), 1),
-    "gradient of gradient of batch": (lambda f: gradient(gradient(batch(f))), 2),
     "third gradient of batch": (lambda f: gradient(gradient(gradient(batch(f)))), 3),
-    "gradient of batch of gradients": (lambda f: gradient(lambda x: batch(derivative(f))(x) * DY), 2),
     "second gradient of batch of gradients": (
         lambda f: gradient(gradient(lambda x: batch(derivative(f))(x) * DY)),
         3,

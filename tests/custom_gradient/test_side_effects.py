@@ -87,7 +87,7 @@ def test_assignments_run_once_for_each_gradient_for_a_tape_inside(rule, compiled
     assert (log.count.numpy(), log.sequence.numpy()) == (1, 12)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", ["custom_gradient", "override_gradients"])
 def test_assignments_run_after_a_reload(rule, tmp_path):
     log = Log()
     for name in ("function", "loop"):
@@ -103,7 +103,7 @@ def test_assignments_run_after_a_reload(rule, tmp_path):
     assert loaded.sequence.numpy() == int("12" * 4)
 
 
-@pytest.mark.parametrize("wrapper", ["eager", "nested functions", "conditional", "loop"])
+@pytest.mark.parametrize("wrapper", ["eager", "loop"])
 def test_assertions_fail_the_gradient_and_prints_show(wrapper, capfd):
     @cg.custom_gradient
     def function(x):
@@ -184,16 +184,3 @@ def test_an_unused_call_has_no_effect_and_control_flow_behind_a_gradient_keeps_i
 
     function(X)
     assert (log.count.numpy(), count.numpy()) == (1, 1)
-
-
-def test_xla_drops_assertions_and_refuses_prints():
-    def with_effect(effect):
-        def grad_fn(dy):
-            effect(dy)
-            return dy
-
-        return RUNS["jit"](cg.custom_gradient(lambda x: (tf.identity(x), grad_fn)))
-
-    np.testing.assert_allclose(gradient(with_effect(lambda dy: tf.debugging.assert_greater(dy, 1e3))), DY)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="unsupported operations"):
-        gradient(with_effect(lambda dy: tf.print(dy)))

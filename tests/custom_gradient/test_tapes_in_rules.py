@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.modes import gradients, in_autograph, tape_vjp
+from ..support.modes import gradients, tape_vjp
 from ..support.tensors import pairs
 
 X = np.array([0.5, -1.2, 2.0])
@@ -41,21 +41,13 @@ def jacobian(x, dy):
     return tf.linalg.matvec(inner.jacobian(y, x), dy, transpose_a=True)
 
 
-def accumulator(x, dy):
-    with tf.autodiff.ForwardAccumulator(x, dy) as inner:
-        y = value(x)
-    return inner.jvp(y)
-
-
 decorated_sine = cg.custom_gradient(lambda x: (tf.sin(x), lambda dy: dy * tf.cos(x)))
 WAYS = {
     "tape": tape,
     "tape after another use": lambda x, dy: tf.zeros_like(x) * tf.cos(x) + tape(x, dy),
     "tape in a function": lambda x, dy: tf.function(lambda dy: tape(x, dy))(dy),
-    "tape around a branch": lambda x, dy: tape(x, dy, lambda x: tf.cond(dy[0] > 0.0, lambda: value(x), lambda: x)),
     "tape around a decorated function": lambda x, dy: tape(x, dy, lambda x: decorated_sine(x) * x),
     "jacobian": jacobian,
-    "accumulator": accumulator,
     "tf.gradients": lambda x, dy: tf.gradients(value(x), x, dy),
 }
 
@@ -85,37 +77,10 @@ def with_a_tape_of_the_forward_pass(persistent=False, has_jacobian=False, effect
     return function
 
 
-def with_variables():
-    scale = tf.Variable(1.0, dtype=tf.float64)
-
-    @cg.custom_gradient
-    def function(x):
-        def grad_fn(dy, variables):
-            with tf.GradientTape() as inner:
-                inner.watch(x)
-                y = value(x) * scale
-            dx, dscale = inner.gradient(y, [x, *variables], output_gradients=dy)
-            return dx, [dscale]
-
-        return value(x) * scale, grad_fn
-
-    return function
-
-
-def with_custom_jvp():
-    function = cg.custom_jvp(value)
-    function.defjvp(lambda primals, tangents: (function(*primals), tape(*primals, tf.ones_like(X)) * tangents[0]))
-    return function
-
-
 FUNCTIONS = {
     **{way: functools.partial(with_grad_fn, differentiate) for way, differentiate in WAYS.items()},
     "tape of the forward pass": with_a_tape_of_the_forward_pass,
-    "persistent tape of the forward pass": lambda: with_a_tape_of_the_forward_pass(persistent=True),
     "jacobian of the forward pass": lambda: with_a_tape_of_the_forward_pass(has_jacobian=True),
-    "variables": with_variables,
-    "custom_vjp": lambda: cg.custom_vjp(lambda x: (value(x), x), tape),
-    "custom_jvp": with_custom_jvp,
     "straight_through": lambda: cg.straight_through(value, derivative=lambda x: tape(x, tf.ones_like(x))),
 }
 
@@ -132,10 +97,8 @@ def doubled_twice(x):
 PLACES = {
     "alone": (lambda f, x: f(x), slope),
     "branch": (lambda f, x: tf.cond(x[0] > 0.0, lambda: f(x), lambda: -x), slope),
-    "branch of several": (lambda f, x: tf.switch_case(tf.size(x) - 3, [lambda: f(x), lambda: -x]), slope),
     "branch of a tensor in it": (lambda f, x: tf.cond(x[0] > 0.0, lambda: f(2.0 * x), lambda: -x), doubled_twice),
     "loop": (lambda f, x: loop(lambda y: y + f(x), x), lambda x: 1.0 + 2.0 * slope(x)),
-    "loop over its variable": (lambda f, x: loop(f, x), lambda x: slope(x) * slope(np.sin(x) * x)),
     "loop over a tensor in it": (
         lambda f, x: loop(lambda y: y + f(2.0 * x), x),
         lambda x: 1.0 + 2.0 * doubled_twice(x),
@@ -148,11 +111,7 @@ PLACES = {
         lambda f, x: tf.cond(x[0] > 0.0, lambda: loop(lambda y: y + f(x), x), lambda: -x),
         lambda x: 1.0 + 2.0 * slope(x),
     ),
-    "function": (lambda f, x: tf.function(lambda: f(x), autograph=False)(), slope),
-    "AutoGraph": (lambda f, x: in_autograph(f)(x), slope),
-    "map_fn": (lambda f, x: tf.map_fn(lambda number: number * f(x), tf.ones_like(x))[2], slope),
     "vectorized_map": (lambda f, x: tf.vectorized_map(lambda number: number * f(x), tf.ones_like(x))[2], slope),
-    "cg.scan": (lambda f, x: cg.scan(lambda y, _: (y + f(x), None), x, None, 2)[0], lambda x: 1.0 + 2.0 * slope(x)),
     "recompute_grad": (
         lambda f, x: cg.recompute_grad(lambda x: tf.cond(x[0] > 0.0, lambda: f(x), lambda: -x))(x),
         slope,
@@ -160,7 +119,7 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize(("kind", "place"), pairs(FUNCTIONS, PLACES, quick=5))
+@pytest.mark.parametrize(("kind", "place"), pairs(FUNCTIONS, PLACES, quick=4))
 def test_a_gradient_function_differentiates_everywhere(kind, place):
     function = FUNCTIONS[kind]()
     wrap, derivative = PLACES[place]
@@ -169,14 +128,12 @@ def test_a_gradient_function_differentiates_everywhere(kind, place):
     def run(x):
         return wrap(function, x)
 
-    # XLA compiles no gradient of a conditional in an inner function.
-    modes = {"eager": run, "traced": run, "jit": functools.partial(wrap, function)}
-    for mode in list(modes)[: 3 if place == "branch" else 2]:
-        (dx,) = gradients(mode, modes[mode], [tf.constant(X)], tf.constant(DY))
+    for mode in "eager", "traced":
+        (dx,) = gradients(mode, run, [tf.constant(X)], tf.constant(DY))
         np.testing.assert_allclose(tf.convert_to_tensor(dx), DY * derivative(X), rtol=1e-10, err_msg=mode)
 
 
-@pytest.mark.parametrize("place", [place for place in PLACES if place != "AutoGraph"])
+@pytest.mark.parametrize("place", PLACES)
 def test_a_jacobian_and_tangents_through_a_tape_in_grad_fn(place):
     wrap, derivative = PLACES[place]
 
@@ -193,8 +150,7 @@ def test_a_jacobian_and_tangents_through_a_tape_in_grad_fn(place):
     np.testing.assert_allclose(tangents.jvp(y), DY * derivative(X), rtol=1e-10)
 
 
-@pytest.mark.parametrize("mode", ["eager", "traced"])
-@pytest.mark.parametrize("place", ["alone", "branch", "vectorized_map"])
+@pytest.mark.parametrize(("place", "mode"), [("alone", "eager"), ("branch", "traced"), ("vectorized_map", "traced")])
 def test_a_tape_in_the_rule_of_a_second_derivative(place, mode):
     """The rule is copied into the batch of tf.vectorized_map."""
     cosine = cg.custom_gradient(lambda x: (tf.cos(x), lambda dy: 3.0 * tape_vjp(tf.cos, [x], dy)[1][0]))
@@ -228,7 +184,7 @@ def test_a_tape_of_the_forward_pass_serves_several_gradients_of_a_graph():
     np.testing.assert_allclose(second, 2.0 * DY * slope(X), rtol=1e-10)
 
 
-@pytest.mark.parametrize("place", ["alone", "branch", "loop"])
+@pytest.mark.parametrize("place", ["alone", "loop"])
 def test_a_tape_that_was_used_up_is_an_error_if_side_effects_would_run_twice(place):
     calls = tf.Variable(0, trainable=False)
     wrap, derivative = PLACES[place]

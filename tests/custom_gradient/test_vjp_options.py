@@ -98,7 +98,6 @@ def recorded(compute):
 @pytest.mark.parametrize(
     ("used", "upstream"),
     {
-        "a constant": (True, lambda: [DY, tf.constant([0.0] * 3, tf.float64)]),
         "zeros": (True, lambda: [DY, tf.zeros([3], tf.float64)]),
         "zeros_like": (True, lambda: [DY, tf.zeros_like(X)]),
         "none": (False, lambda: [DY, None]),

@@ -9,7 +9,6 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support import reference
 from ..support.modes import VJP_MODES
 from ..support.tensors import pairs, random_array
 
@@ -55,12 +54,6 @@ def test_value_and_vjp_of_the_row(row, mode, rng):
     value, (dx,) = VJP_MODES[mode](lambda x: cg.embed_gradient(fx, gx, x, row.axis), [x], dy)
     np.testing.assert_array_equal(value, fx)
     np.testing.assert_allclose(dx, row.dx(dy, gx), rtol=1e-13)
-
-
-@pytest.mark.parametrize("row", ROWS, ids=str)
-def test_the_reference_gives_the_row(row, rng):
-    gx, dy = random_array(rng, row.gx), random_array(rng, row.fx)
-    np.testing.assert_allclose(reference.vjp(dy, gx, row.x, row.axis), row.dx(dy, gx), rtol=1e-13)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)

@@ -49,7 +49,6 @@ def ask(python, *arguments, check=True, folder="/", **variables):
         (["tensorflow==2.21.0"], "tensorflow>=2.21,<2.22"),
         (["tensorflow-cpu==2.18.1"], "tensorflow-cpu>=2.18,<2.19"),
         (["tensorflow_gpu==2.20.0.post1"], "tensorflow-gpu>=2.20,<2.21"),
-        (["tf-nightly==2.21.0.dev20260101"], "tf-nightly==2.21.0.dev20260101"),
         (["tensorflow==2.21.0rc1"], "tensorflow==2.21.0rc1"),
         # Of several in one folder the commonest counts.
         (["tensorflow==2.21.0", "tensorflow-cpu==2.21.0", "tf-other==2.21.0"], "tensorflow>=2.21,<2.22"),
@@ -61,7 +60,7 @@ def test_any_distribution_with_tensorflow_is_found_and_required(distributions, r
     assert ask(python, "tensorflow") == [[name, version, str(python)], requirement]
 
 
-@pytest.mark.parametrize("version", ["2.17.1", "2.22.0", "2.2.1"])
+@pytest.mark.parametrize("version", ["2.17.1", "2.22.0"])
 def test_a_version_that_the_sources_do_not_know_is_refused(version, tmp_path):
     assert ask(make_environment(tmp_path, f"tensorflow-cpu=={version}"), "tensorflow", check=False) == (
         f"tf_cg_ops: the TensorFlow to compile against must be 2.18 to 2.21, got tensorflow-cpu {version}. Install one of "
@@ -134,7 +133,6 @@ STRIPPED = " A model that `tf-cg-ops strip` has stripped runs everywhere, withou
             f"{BUILT_ON} macOS. Install it in a Linux container, for ",
             STRIPPED,
         ),
-        ({"platform": {"system": lambda: "Windows"}}, f"{BUILT_ON} Windows. Install it in WSL 2 or a Linux ", STRIPPED),
         ({"struct": {"calcsize": lambda _: 4}}, f"{BUILT_ON} a 32-bit Python ({sys.executable}). Use a 64-", STRIPPED),
         ({"os": {"confstr": lambda _: None}}, f"{BUILT_ON} another C library (musl, as in Alpine). Use an ", STRIPPED),
         (
@@ -147,7 +145,7 @@ STRIPPED = " A model that `tf-cg-ops strip` has stripped runs everywhere, withou
             "one of these: uv venv --python 3.13",
         ),
     ],
-    ids=["macOS", "Windows", "32-bit", "musl", "a newer Python without TensorFlow"],
+    ids=["macOS", "32-bit", "musl", "a newer Python without TensorFlow"],
 )
 def test_other_systems_get_a_sentence_and_a_way_out(fakes, start, end, monkeypatch):
     machine.check_machine()

@@ -73,12 +73,6 @@ def widen(array):
     return array.astype(np.complex128 if np.iscomplexobj(array) else np.float64)
 
 
-def embed_formula(fx, gx, x, fx_gx_manually_stopped=False):
-    """`fx + gx * (x - stop(x))` for operands of one shape, as `embed_gradient` promises with an empty axis."""
-    stop = tf.identity if fx_gx_manually_stopped else tf.stop_gradient
-    return stop(fx) + stop(gx) * (x - tf.stop_gradient(x))
-
-
 def contrib_formula(fx, gx, x, axis=(), fx_gx_manually_stopped=False):
     """The formula of `tf.contrib.bayesflow.custom_grad.custom_gradient` of TensorFlow 1.6."""
     stop = tf.identity if fx_gx_manually_stopped else tf.stop_gradient
