@@ -3,6 +3,7 @@
 import copy
 import functools
 import inspect
+import pathlib
 import pickle
 import re
 import typing
@@ -98,13 +99,17 @@ def test_autograph_translates_around_the_decorator_and_does_not_look_through_it(
 
 
 def test_arguments_of_a_function_keep_their_gradients():
-    """TensorFlow looks for the value in __wrapped__."""
+    """TensorFlow looks for the value in __wrapped__, and its own decorated functions lose their gradients there."""
     call = tf.function(lambda function, x: function(x))
     assert gradient(functools.partial(call, hundredfold)) == [100.0, 1000.0]
     assert gradient(functools.partial(call, rounded)) == [1.0, 10.0]
     number_of_traces = call.experimental_get_tracing_count()
     call(hundredfold, X)
     assert call.experimental_get_tracing_count() == number_of_traces
+    with pytest.raises(TypeError):
+        tf.function(lambda function, x: tf.sin(function(x)))(
+            tf.custom_gradient(lambda x: (tf.sin(x), lambda dy: dy)), X
+        )
 
 
 @pytest.mark.parametrize("decorated", [hundredfold, rounded, Module.scaled], ids=["function", "ready_made", "method"])
@@ -134,11 +139,17 @@ def test_a_bound_method_is_pickled_with_its_instance():
         assert gradient(pickle.loads(pickle.dumps(method))) == [7.0, 70.0]
 
 
-def test_a_partial_in_a_functional_model(library):
+def test_a_partial_and_a_model_in_a_functional_model(library):
     x = library.Input((2,))
     power = cg.recompute_grad(functools.partial(tf.pow, y=3.0))
     assert power.__name__ == "partial"
-    np.testing.assert_allclose(library.Model(x, power(x))(X[None]), X[None] ** 3)
+    model = library.Model(x, power(x))
+    np.testing.assert_allclose(model(X[None]), X[None] ** 3)
+    layer = library.layers.Dense(2)
+    inner = library.Sequential([layer])
+    inner.build((None, 2))
+    with pytest.raises(ValueError, match="recompute_grad: 'Sequential' must not read trainable variables"):
+        cg.recompute_grad(inner)(x)
 
 
 MAKE = {
@@ -170,39 +181,50 @@ def test_attributes_of_the_function_but_not_tensorflows_own_are_those_of_the_dec
     assert [name for name in vars(cg.straight_through(tf.sign)) if name.startswith("_tf_")] == []
 
 
-def test_a_function_that_no_module_has_cannot_be_pickled_by_name():
-    shown = (
-        "<function sign (straight_through), which has no name in its module: decorate a function at the top level, or"
-    )
+@pytest.mark.parametrize(
+    ("decorated", "name", "module"),
+    [
+        (cg.straight_through(tf.sign), "sign (straight_through)", "tensorflow.python.ops.math_ops"),
+        (cg.custom_gradient(lambda x: (x, lambda dy: dy)), "<lambda> (custom_gradient)", __name__),
+        (cg.recompute_grad(cg.custom_gradient(sine)), "sine (recompute_grad)", __name__),
+    ],
+)
+def test_a_function_that_no_module_has_cannot_be_pickled_by_name(decorated, name, module):
+    shown = f"{name}, which has no name in its module: decorate a function at the top level, or use cloudpickle,"
     with pytest.raises(pickle.PicklingError) as error:
-        pickle.dumps(cg.straight_through(tf.sign))
-    assert re.sub(" at 0x[0-9a-f]+", "", str(error.value)).startswith(f"Can't pickle {shown} use cloudpickle")
-
-
-PROGRAM = """
-import pathlib, sys, cloudpickle, tensorflow as tf, tf_cg_ops as cg
-
-@cg.custom_gradient
-def function(x):  # Its rule calls the function itself.
-    return tf.sin(x), lambda dy: dy * (FACTOR + function(0.0 * x))
-
-def gradient(x):
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = function(x)
-    return tape.gradient(y, x).numpy().tolist()
-
-FACTOR = 3.0
-pathlib.Path(sys.argv[1]).write_bytes(cloudpickle.dumps(gradient))
-"""
-
-
-def test_a_function_of_a_program_runs_in_another_process(tmp_path):
-    run_python(PROGRAM, tmp_path / "function", cwd=tmp_path)
-    load = (
-        "import sys, pickle; f = pickle.load(open(sys.argv[1], 'rb')); import tensorflow as tf; print(f(tf.ones([2])))"
+        pickle.dumps(decorated)
+    assert re.sub(" at 0x[0-9a-f]+", "", str(error.value)) == (
+        f"Can't pickle <function {shown}>: attribute lookup {shown} on {module} failed"
     )
-    assert run_python(load, tmp_path / "function", cwd=tmp_path).stdout.splitlines() == ["[3.0, 3.0]"]
+
+
+def test_functions_of_a_program_run_in_another_process(tmp_path):
+    program = pathlib.Path(__file__).with_name("pickled_program.py").read_text()
+    run_python(program, tmp_path / "functions", cwd=tmp_path)
+    load = "import sys, pickle; f, g = pickle.load(open(sys.argv[1], 'rb')); print([f(each) for each in g])"
+    lines = run_python(load, tmp_path / "functions", cwd=tmp_path).stdout.splitlines()
+    assert lines == [str([[factor, 10.0 * factor] for factor in (2.0, 3.0, 5.0, 6.0)])]
+
+
+def test_a_partial_is_a_backward():
+    def scaled(scale, residuals, dy):
+        return scale * dy
+
+    tripled = cg.custom_vjp(lambda x: (x, x), functools.partial(scaled, 3.0))
+    assert gradient(tripled) == [3.0, 30.0]
+
+
+@pytest.mark.parametrize("function", [cg.custom_vjp, cg.recompute_grad, cg.embed_gradient], ids=lambda f: f.__name__)
+def test_the_signature_that_tools_show_has_the_parameters_and_no_more(function):
+    parameters = {
+        cg.custom_vjp: "forward backward | nondiff_argnames materialize_grads saved_orders",
+        cg.recompute_grad: "| f keep memory",
+        cg.embed_gradient: "fx gx x | axis fx_gx_manually_stopped name",
+    }[function]
+    required, others = (part.split() for part in parameters.split("|"))
+    signature = inspect.signature(function).parameters
+    assert list(signature) == required + others
+    assert [name for name, p in signature.items() if p.default is p.empty] == required
 
 
 def test_a_plan_of_the_users_own():

@@ -48,6 +48,18 @@ def test_tensors_of_one_shape_and_dtype_take_the_short_way_of_eager_mode():
     assert eager.embed_elementwise(x, other_dtype, x) is None
 
 
+@pytest.mark.parametrize(("spoiled", "stopped"), [("gx", False), ("x", True)])
+def test_special_values_in_gx_and_x_do_not_reach_the_value(spoiled, stopped, mode):
+    arguments = {"gx": np.ones_like(SPECIAL), "x": np.ones_like(SPECIAL)} | {spoiled: SPECIAL}
+    fx = np.linspace(-1.0, 1.0, len(SPECIAL))
+    value, _ = mode(
+        lambda x: cg.embed_gradient(fx, arguments["gx"], x, fx_gx_manually_stopped=stopped),
+        [arguments["x"]],
+        np.ones_like(fx),
+    )
+    np.testing.assert_array_equal(bits(value), bits(fx))
+
+
 def test_infinite_x_has_the_right_gradient(mode):
     """The stop-gradient formula gives nan here, for the value and so for everything behind it."""
     x = np.array([np.inf, -np.inf, 2.0])
