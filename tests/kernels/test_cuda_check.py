@@ -22,16 +22,13 @@ from .contraction import compile_objects
 from .emulated_cuda import EMULATED_CUDA, FLAGS
 
 
-def build_emulated(folder):
-    """The check program, with CUDA emulated."""
-    objects = compile_objects([*cuda_check.SOURCES, *CUDA_SOURCES, f"{EMULATED_CUDA}/emulator.cc"], *FLAGS)
-    subprocess.run(["g++", "-o", folder / "cuda_check", *objects], check=True)
-    return folder / "cuda_check"
-
-
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    return build_emulated(tmp_path_factory.mktemp("program"))
+    """The check program, with CUDA emulated."""
+    path = tmp_path_factory.mktemp("program") / "cuda_check"
+    objects = compile_objects([*cuda_check.SOURCES, *CUDA_SOURCES, f"{EMULATED_CUDA}/emulator.cc"], *FLAGS)
+    subprocess.run(["g++", "-o", path, *objects], check=True)
+    return path
 
 
 def run(program, *arguments, **environment):
