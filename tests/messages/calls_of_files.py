@@ -332,6 +332,7 @@ ADD_GRADIENTS = changes(functools.partial(CHANGES.add_gradients, of="y", wrt="x"
     "name=3": add(name=3),
     "loss='mae'": add(loss="mae"),
     "a loss of two outputs": add(of=["y", "total"], loss="mse"),
+    "a loss of complex numbers": add(of="z", loss="mse"),
     "update='fast'": add(wrt="variables", update="fast"),
     "update=0.0": add(wrt="variables", update=0.0),
     "an update without variables": add(update=0.1),
@@ -342,6 +343,7 @@ ADD_GRADIENTS = changes(functools.partial(CHANGES.add_gradients, of="y", wrt="x"
     "lite: a pool of unknown size": add(with_pool, lite=True),
     "lite: a table": add(with_table, lite=True),
     "lite: name='weights'": add(with_scale, "w", "variables", update=0.1, lite=True, name="weights"),
+    "a rule with a large Tensor": add(rules={"Mul": lambda op, dy: [dy * TENSOR[0], None]}),
     "a model of TensorFlow 1": add(of_tensorflow_1),
     "a file without a gradient": add(lambda: saved("no gradients", steep, gradients=False), of="output_0"),
 }

@@ -88,12 +88,14 @@ EMBED_GRADIENT = {
     "dicts": lambda: cg.embed_gradient(X, {"a": X}, {"a": X}),
     "a list for x alone": lambda: cg.embed_gradient(X, X, [X]),
     "empty lists": lambda: cg.embed_gradient(X, (), ()),
+    "gx returns a function": lambda: derive(lambda x: cg.embed_gradient(X, lambda: lambda: X, x)),
     "shapes that no gx puts right": lambda: cg.embed_gradient(X, lambda: 1.0, tf.zeros([2, 2])),
     "shapes under a tape, with a name": eager(
         lambda: derive(lambda x: cg.embed_gradient(X, M, x, name="a[Op:x] name: "))
     ),
     "a ragged axis": lambda: cg.embed_gradient(X, X, X, tf.ragged.constant([[0]])),
     "a matrix as axis": lambda: cg.embed_gradient(X, X, X, tf.constant([[0]])),
+    "an array that is a matrix as axis": lambda: cg.embed_gradient(X, X, X, np.array([[0]])),
     "an axis of more than 64 bits": lambda: cg.embed_gradient(X, X, X, [0, 2**63]),
     "an unsigned axis of 64 bits": lambda: cg.embed_gradient(X, X, X, tf.constant(2**64 - 1, tf.uint64)),
     "an axis of one of two pairs": lambda: cg.embed_gradient(X, [ones(2, 2), ones(2, 2)], [ones(2, 2), X], axis=1),
