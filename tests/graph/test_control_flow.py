@@ -2,18 +2,15 @@
 
 import itertools
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
-import tf_cg_ops as cg
-
-from ..support.modes import MODES, assert_orders, orders_in_a_fresh_process, vjp
+from ..support.modes import MODES, assert_orders, orders_in_a_fresh_process
 from ..support.pointwise import CONTROLS, DY, POINTWISE, Jet, X
 
-# Each loop or branch around two functions, with the modes in turn.
+# Each loop or branch, with the modes in turn.
 IN_TURN = itertools.cycle(["traced", "around_traced", "tf1"])
-CASES = [(name, control, next(IN_TURN)) for name in ("given", "custom_gradient") for control in CONTROLS]
+CASES = [("given", control, next(IN_TURN)) for control in CONTROLS]
 CASES += [("run_time_axis", control, "unknown_shape") for control in ("while_loop", "cond", "map_fn")]
 CASES += [("run_time_axis", "cond_in_a_loop", "traced"), ("stopped", "while_loop", "traced")]
 CASES += [("given", "autograph_for", "eager"), ("recompute_grad", "switch_case", "traced")]
@@ -33,8 +30,7 @@ def test_orders_are_those_by_hand(name, control, mode):
 def test_orders_after_loading_what_was_loaded_and_saved(tmp_path):
     """And tangents after loading. AutoGraph writes the same loops and conditionals."""
     modes = {("given", control): ["again traced"] for control in CONTROLS if not control.startswith("autograph")}
-    modes |= {("run_time_axis", "while_loop"): ["again traced"], ("custom_gradient", "switch_case"): ["again traced"]}
-    modes |= {("custom_gradient", "cond_in_a_loop"): ["again traced"]}
+    modes |= {("run_time_axis", "while_loop"): ["again traced"]}
     modes |= {("run_time_axis", "nested_functions"): ["forward_mode_eager"]}
     functions = {pair: (CONTROLS[pair[1]].around(POINTWISE[pair[0]].function), modes[pair]) for pair in modes}
     for pair, found in orders_in_a_fresh_process(functions, X, DY, tmp_path).items():
@@ -56,46 +52,3 @@ def test_control_flow_of_tensorflow_1(name, control, control_flow):
             fetches += tf.gradients(tf.reduce_sum(fetches[1] * dy), x, unconnected_gradients="zero")
         with tf.compat.v1.Session() as session:
             assert_orders(session.run(fetches, {x: X, dy: DY}), by_hand(name, control)[: len(fetches)])
-
-
-@pytest.mark.parametrize("name", ["given", "run_time_axis", "custom_gradient"])
-def test_a_loop_over_a_dataset_inside_of_a_function(name):
-    """AutoGraph turns a training loop into a reduction of the dataset, by a graph with the tape."""
-    case = POINTWISE[name]
-    factors = np.array([2.0, -0.5, 3.0])
-
-    @tf.function
-    def train(x, dy):
-        for factor in tf.data.Dataset.from_tensor_slices(factors):
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                y = factor * case.function(x)
-            x -= 0.01 * tape.gradient(y, x, output_gradients=dy)
-        return x
-
-    expected = X
-    for factor in factors:
-        expected = expected - 0.01 * factor * case.slope(expected) * DY
-    np.testing.assert_allclose(train(tf.constant(X), tf.constant(DY)), expected, rtol=1e-12)
-
-
-@pytest.mark.parametrize("decorator", [tf.custom_gradient, cg.custom_gradient])
-def test_python_inside_of_a_decorated_function_is_translated_only_on_request(decorator):
-    """Like tf.custom_gradient, whose functions AutoGraph does not translate."""
-
-    def absolute(x):
-        if tf.reduce_sum(x) > 0:  # noqa: SIM108
-            y = x
-        else:
-            y = -x
-        return y, lambda dy: 7.0 * dy
-
-    x, dy = tf.constant([1.0, -2.0]), tf.constant([1.0, 10.0])
-    with pytest.raises(tf.errors.OperatorNotAllowedInGraphError):
-        tf.function(decorator(absolute))(x)
-
-    @tf.function
-    def run(x):
-        return vjp(lambda: decorator(tf.autograph.to_graph(absolute))(x), x, dy)
-
-    np.testing.assert_array_equal(run(x), [[-1.0, 2.0], [7.0, 70.0]])

@@ -8,7 +8,7 @@ import tf_cg_ops as cg
 
 from ..embed_gradient.test_shape_table import ROWS, Row
 from ..support.modes import vjp
-from ..support.pointwise import CONTROLS, DY, EMBEDS, POINTWISE, Jet, X
+from ..support.pointwise import DY, POINTWISE, X
 from ..support.reference import widen
 from ..support.tensors import assert_gradient_close, pairs, random_array
 
@@ -144,13 +144,6 @@ def test_a_recomputation_has_no_second_tangent_in_eager_mode():
             value = function(x)
         assert inner.jvp(value) is None
     np.testing.assert_allclose(outer.jvp(value), (np.cos(X) * X + np.sin(X)) * DY, rtol=1e-12)
-
-
-@pytest.mark.parametrize("control", ["while_loop", "cond", "switch_case", "nested_functions"])
-def test_tangents_through_control_flow(control):
-    function = tf.function(CONTROLS[control].around(EMBEDS["given"].function))
-    expected = CONTROLS[control].by_hand(EMBEDS["given"], Jet(X))
-    np.testing.assert_allclose(jvp(function, tf.constant(X), tf.constant(DY)), expected.first * DY, rtol=1e-12)
 
 
 # Functions whose rules call functions with rules, and their tangents at W for the tangent T

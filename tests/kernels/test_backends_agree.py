@@ -120,23 +120,3 @@ def test_sums_are_exact_in_the_type_of_sums(dtype, backend):
             assert not np.isfinite(np.real(found).astype(np.float64)), name
         else:
             np.testing.assert_array_equal(np.real(found).astype(np.float64), expected, err_msg=name)
-
-
-@pytest.mark.parametrize("backend", ["cpu", "built_in_ops", "composed", "xla"])
-def test_complex_products_that_are_not_summed_are_rounded_alike(backend, rng):
-    """Computed in their own type, with two roundings for each part."""
-    lhs, rhs = ((rng.normal(size=999) + 1j * rng.normal(size=999)).astype(np.complex64) for _ in range(2))
-
-    def product(lhs, rhs):
-        embed_grad = composed.embed_grad if backend == "composed" else library.custom_gradient_embed_grad
-        return embed_grad(lhs, rhs, tf.constant([999], tf.int64), wrt="x")
-
-    if backend == "built_in_ops":
-        found = built_in_function(product, [tf.TensorSpec([999], tf.complex64)] * 2)(lhs, rhs)
-    else:
-        found = tf.function(product, jit_compile=backend == "xla")(lhs, rhs)
-    exact = (lhs.astype(np.complex128) * rhs.conj()).astype(np.complex64)
-    assert np.max(np.abs(found.numpy() - exact) / (np.abs(lhs) * np.abs(rhs))) < 2.0**-22
-    if backend != "xla":  # XLA can fuse a product into the sum.
-        cpu = library.custom_gradient_embed_grad(lhs, rhs, tf.constant([999], tf.int64), wrt="x")
-        np.testing.assert_array_equal(found.numpy(), cpu.numpy())

@@ -165,14 +165,6 @@ def test_python_composes_it_under_xla(wrt, rng):
     np.testing.assert_allclose(call(lhs, rhs, tf.zeros(shapes[wrt])), expected, rtol=1e-13)
 
 
-@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
-def test_python_refuses_shapes_that_do_not_broadcast(traced):
-    function = functools.partial(composed.embed_grad, wrt="x")
-    for rhs, shape in [(tf.ones([4]), [3]), (tf.ones([3]), [4])]:
-        with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):  # While it is traced, and when it runs.
-            (tf.function(function, autograph=False) if traced else function)(tf.ones([3]), rhs, tf.constant(shape))
-
-
 def test_an_empty_output_may_have_a_dimension_that_int32_cannot_hold():
     nothing = np.zeros([0, 2**40])
     assert by_built_in_ops(nothing, nothing, [0, 2**40]).shape == (0, 2**40)
@@ -186,35 +178,6 @@ def test_operands_of_several_dimensions_none_of_which_goes_with_the_next(rng):
         np.testing.assert_allclose(actual, reference.vjp(dy, gx, [2, 1] * pairs), rtol=1e-12)
     with pytest.raises(tf.errors.UnimplementedError, match="Broadcast between"):
         by_built_in_ops(random_array(rng, [2] * 8), random_array(rng, [1, 2] * 4), [2, 1] * 4)
-
-
-def messages_of(*inputs, **attributes):
-    """The errors of both kernels."""
-    calls = Calls()
-    calls.add(*inputs, **attributes)
-    messages = []
-    for run in (calls.by_the_usual_kernel, calls.by_built_in_ops):
-        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
-            run()
-        # Around it, TensorFlow says where the op is in the graph and in Python.
-        messages.append(caught.value.message.split("Node: 'CustomGradientEmbedGrad'\n")[1].split("\n")[0])
-    return messages
-
-
-@pytest.mark.parametrize(
-    ("rhs", "shape", "axis", "says"),
-    [
-        ([4], [3], [], "the shapes must broadcast together"),
-        ([3], [[3]], [], "shape must be a vector"),
-        ([3], [-3], [], "must be >= 0"),
-        ([3], [3], [1], "axis"),
-    ],
-    ids=str,
-)
-def test_bad_shapes_are_refused_with_the_messages_of_the_kernel_of_the_cpu(rhs, shape, axis, says):
-    expected, actual = messages_of(np.ones([3]), np.ones(rhs), shape, axis=axis)
-    assert says in expected
-    assert actual == expected
 
 
 @pytest.mark.parametrize("zero_x", [False, True])
@@ -282,23 +245,3 @@ def test_many_threads_in_one_session(rng):
         for i, actual in enumerate(pool.map(run, range(96))):
             dtype = DTYPES[i % 24 % len(DTYPES)]
             assert_gradient_close(actual, reference.widen(expected[i % 24]), dtype, scale=20.0)
-
-
-def test_in_loops_and_functions_of_a_session_that_goes_on(control_flow, rng):
-    """Powers of a number, by a loop that calls a function; the gradient op is in both."""
-    with tf.Graph().as_default() as graph:
-        factor = tf1.placeholder(tf.float32, [None])
-
-        @tf.function(autograph=False)
-        def twice(value):
-            for _ in range(2):
-                value = library.custom_gradient_embed_grad(value, factor, tf.shape(factor), wrt="x")
-            return value
-
-        body = lambda i, value: (i + 1, twice(value) + 0.0 * tf.reduce_sum(value))  # noqa: E731
-        _, out = tf.while_loop(lambda i, _: i < 10, body, (0, tf.ones_like(factor)), parallel_iterations=4)
-    with built_in_session(graph) as session:
-        for n in (1, 4, 4, 9):
-            numbers = rng.uniform(0.9, 1.1, n).astype(np.float32)
-            actual = session.run(out.name, {factor.name: numbers}, TIME_LIMIT)
-            np.testing.assert_allclose(actual, numbers.astype(np.float64) ** 20, rtol=1e-5)

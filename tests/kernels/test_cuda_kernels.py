@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
-from ..support.tensors import DTYPES, pairs, random_array
+from ..support.tensors import random_array
 from . import contraction, emulated_cuda
 from .contraction import FORMS, UNTOUCHED, Fenced, fences, within_fences
 
@@ -50,17 +50,6 @@ def test_long_rows_at_any_address_within_fences(form, dtype, rng):
             place = Fenced.at_end if order else Fenced.at_start
             results.add(within_fences(contract, memory, given, out_shape, dtype, place, offsets))
         assert len(results) == 1
-
-
-@pytest.mark.parametrize(("form", "dtype"), pairs(FORMS, DTYPES))
-def test_addresses_change_no_bit(form, dtype, rng):
-    """Packs across boundaries of 16 bytes are read number by number, but added in the same order."""
-    (shapes, wrt), memory = FORMS[form], fences()
-    for n in (7, 16, 40):
-        given = [random_array(rng, shape, dtype) for shape in shapes(n)[:2]]
-        call = functools.partial(within_fences, emulated_cuda.contract, memory, given, shapes(n)[2], dtype)
-        offsets = ((0, 0, 0), (1, 0, 0), (0, 3, 0), (0, 0, 1), (1, 1, 1))
-        assert len({call(Fenced.at_start, each, wrt) for each in offsets}) == 1
 
 
 @pytest.mark.parametrize("form", ["same", "scalar_rhs", "column_by_row", "rows_by_row", "strided", "outer"])

@@ -1,8 +1,6 @@
 """Wrong calls of embed_gradient, of the ready-made functions and layers, of solvers, and of numpy_function."""
 
-import collections
 import functools
-import types
 import unittest.mock
 
 import keras
@@ -42,8 +40,6 @@ MISFITS = {
     "keepdims": ([4, 1], [4, 6], [4, 6], [-1]),
     "a Jacobian without an axis": ([3], [3, 3], [3]),
     "sizes that differ": ([3], [4], [4]),
-    "an x that differs": ([3], [3], [4]),
-    "zero and two": ([0], [2], [2]),
     "a forgotten axis": ([4], [4, 3], [4, 3]),
     "a Jacobian for each example": ([5, 2], [5, 2, 3], [5, 3], [-1]),
     "an axis that is too large": ([3], [3, 2], [3, 2], 2),
@@ -51,7 +47,7 @@ MISFITS = {
     "an axis twice": ([3], [3, 2], [3, 2], [1, -1]),
 }
 # The gradient op makes the same texts.
-IN_THE_GRADIENT = ["fx too small", "keepdims", "sizes that differ", "an axis that is too large", "an axis twice"]
+IN_THE_GRADIENT = ["fx too small", "an axis twice"]
 
 
 def axis_at_run_time(*axis, fx=None, gx=M, x=M, dtype=tf.int32, **options):
@@ -85,23 +81,14 @@ EMBED_GRADIENT = {
         axis=[True, np.bool_(False), tf.constant(True), [True], 1.0, [[0]]],
         fx_gx_manually_stopped=[1],
     ),
-    "an object with a dtype": lambda: cg.embed_gradient(X, types.SimpleNamespace(dtype="nonsense"), X),
     "None in a list": lambda: cg.embed_gradient(X, [X, None], [X, X]),
     "another dtype in a list": lambda: cg.embed_gradient(X, [X, X], [X, tf.cast(X, tf.float16)]),
     "a complex array beside a real x": lambda: cg.embed_gradient(1.0, 1j * np.ones(2), X),
     "integers beside numbers": lambda: cg.embed_gradient(1.0, 1.0, INTEGERS),
     "dicts": lambda: cg.embed_gradient(X, {"a": X}, {"a": X}),
-    "a dict and a list": lambda: cg.embed_gradient(X, [X], {"a": X}),
     "a list for x alone": lambda: cg.embed_gradient(X, X, [X]),
-    "lists of two lengths": lambda: cg.embed_gradient(X, (X,), [X, X]),
     "empty lists": lambda: cg.embed_gradient(X, (), ()),
-    "gx returns None": lambda: derive(lambda x: cg.embed_gradient(X, lambda: None, x)),
     "gx returns a function": lambda: derive(lambda x: cg.embed_gradient(X, lambda: lambda: X, x)),
-    "gx returns too many": lambda: derive(lambda a, b: cg.embed_gradient(X, lambda: [X, X, X], [a, b]), X, Y),
-    "gx returns another shape": lambda: derive(lambda x: cg.embed_gradient(X, lambda: tf.ones([3]), x)),
-    "one of two functions with another dtype": lambda: derive(
-        lambda x: cg.embed_gradient(X, [lambda: X, lambda: tf.cast(X, tf.float64)], [x, x])
-    ),
     "shapes that no gx puts right": lambda: cg.embed_gradient(X, lambda: 1.0, tf.zeros([2, 2])),
     "shapes under a tape, with a name": eager(
         lambda: derive(lambda x: cg.embed_gradient(X, M, x, name="a[Op:x] name: "))
@@ -117,7 +104,6 @@ EMBED_GRADIENT = {
     "an upstream of another size": lambda: derive(lambda x: cg.embed_gradient(x, x, x), dy=tf.ones([5])),
     # Large numbers must not wrap around to a dimension that exists.
     "an axis at run time": axis_at_run_time(5),
-    "a negative axis at run time": axis_at_run_time(-3),
     "an unsigned axis of 64 bits at run time": axis_at_run_time(2**64 - 1, dtype=tf.uint64),
     "an axis of one of two pairs at run time": axis_at_run_time(1, fx=X, gx=[ones(2, 2), X], x=[ones(2, 2), X]),
     "a scalar fx with an axis at run time": axis_at_run_time(1, fx=tf.ones([]), gx=tf.ones([3, 4]), x=tf.ones([3, 1])),
@@ -186,8 +172,6 @@ READY_MADE = {
         **options(functools.partial(cg.clip_gradient, X, norm=1.0), axis=["rows", 7]),
         **options(functools.partial(cg.clip_gradient, X, value=1.0), axis=[-1], loss_scale=LOSS_SCALES),
         "complex numbers by value": lambda: cg.clip_gradient(tf.cast(X, tf.complex64), value=1.0),
-        "an axis of one of two": lambda: cg.clip_gradient([M, X], norm=1.0, axis=1),
-        "an axis twice": lambda: cg.clip_gradient(M, norm=1.0, axis=[1, -1]),
     },
     "straight_through": {
         "a slope by position": lambda: cg.straight_through(tf.sign, tf.tanh, 2.0),
@@ -203,18 +187,12 @@ READY_MADE = {
         "a slope that overflows": lambda: cg.straight_through(tf.sign, "sigmoid", slope=1e5)(tf.cast(X, tf.float16)),
         "a list": lambda: cg.straight_through(tf.sign)([0.5]),
         "integers": lambda: cg.straight_through(tf.sign)(INTEGERS),
-        "text first": lambda: cg.straight_through(lambda mode, x: x)("nearest", X),
         "another shape": lambda: cg.straight_through(tf.argmax)(X),
         "a surrogate of another shape": lambda: derive(cg.straight_through(tf.sign, lambda x: M)),
         "a surrogate without a derivative": lambda: derive(cg.straight_through(tf.sign, tf.ones_like)),
         "a surrogate of another dtype": lambda: derive(cg.straight_through(tf.sign, lambda x: tf.cast(x, tf.float64))),
         "a surrogate of nothing": lambda: derive(cg.straight_through(tf.sign, lambda x: None)),
         "a surrogate of two arguments": lambda: derive(cg.straight_through(tf.sign, lambda x, y: x + y)),
-        "a derivative of more elements": lambda: derive(cg.straight_through(tf.sign, derivative=lambda x: M)),
-        "a complex derivative": lambda: derive(
-            cg.straight_through(tf.sign, derivative=lambda x: tf.cast(x, tf.complex64))
-        ),
-        "a derivative of nothing": lambda: derive(cg.straight_through(tf.sign, derivative=lambda x: None)),
     },
     "watch_gradient": {
         "an option by position": lambda: cg.watch_gradient(X, "h", True),
@@ -252,27 +230,18 @@ def config(layer, **options):
 
 def factors(layer):
     return {
-        **options(layer, factor=["half", 1j]),
         "a trainable variable": eager(lambda: layer(tf.Variable(1.0))),
-        "integers": lambda: layer(2.0).call(INTEGERS),
     }
 
 
 LAYERS = {
     "layers.EmbedGradient": {
-        **options(cg.layers.EmbedGradient, axis=[1.5], fx_gx_manually_stopped=["no"]),
         "a single input of a model": eager(lambda: cg.layers.EmbedGradient().compute_output_spec(keras.Input([3]))),
         "two inputs": lambda: cg.layers.EmbedGradient().call([X, X]),
         "three arguments": lambda: cg.layers.EmbedGradient()(X, X, X),
-        "integers": lambda: cg.layers.EmbedGradient().call([X, INTEGERS, X]),
-        "another shape": lambda: cg.layers.EmbedGradient().call([X, tf.ones([3]), X]),
     },
     "layers.ClipGradient": {
         "no limit": lambda: cg.layers.ClipGradient(),
-        **options(cg.layers.ClipGradient, norm=["large", -1.0]),
-        **options(functools.partial(cg.layers.ClipGradient, norm=1.0), axis=["rows"]),
-        "axis out of range": lambda: cg.layers.ClipGradient(norm=1.0, axis=7).call(M),
-        "integers": lambda: cg.layers.ClipGradient(norm=1.0).call(INTEGERS),
         "an optimizer as loss_scale": eager(
             lambda: cg.layers.ClipGradient(value=1.0, loss_scale=keras.optimizers.SGD())
         ),
@@ -284,22 +253,12 @@ LAYERS = {
         **options(
             cg.layers.Recompute, layer={"double": double, "3": 3, "a layer of tf_keras": tf_keras.layers.Dense(1)}
         ),
-        **options(
-            functools.partial(cg.layers.Recompute, **{"layer": cg.layers.ScaleGradient(2.0)}), memory=[[1], "much"]
-        ),
-        "keep=['z'], but no name is given": lambda: derive(
-            cg.layers.Recompute(cg.layers.ScaleGradient(2.0, name="scored"), keep=["z"]).call
-        ),
     },
     "layers.StraightThrough": {
         **options(cg.layers.StraightThrough, f=[3, "tanh", "sigmoid"]),
-        **options(functools.partial(cg.layers.StraightThrough, "sign"), surrogate=["nope"], slope=[-1.0]),
-        "integers": lambda: cg.layers.StraightThrough("sign").call(INTEGERS),
-        "another shape": lambda: cg.layers.StraightThrough(lambda x: x[:1]).call(X),
     },
     "layers.WatchGradient": {
         "nothing to do": lambda: cg.layers.WatchGradient(name="hidden"),
-        **options(cg.layers.WatchGradient, log=["yes"], callback=[3]),
         "a gradient that is not finite": lambda: derive(
             cg.layers.WatchGradient(check_numerics=True, name="hidden").call, dy=NOT_FINITE
         ),
@@ -333,13 +292,10 @@ def with_keras(name, value, call):
 
 
 BACKEND = (keras.backend, "backend")
-Pair = collections.namedtuple("Pair", ["a", "b"])
 NOT_SAVED = {
     "ragged": tf.ragged.constant([[1.0]]),
-    "sparse": tf.sparse.from_dense([[1.0]]),
     "strings": tf.constant(["a"]),
     "a set": {1},
-    "a namedtuple": Pair(1, 2),
     "a dict with other keys": {(1, 2): 3},
 }
 
@@ -417,10 +373,8 @@ IMPLICIT = {
     )
     | {
         "a solver that returns text": lambda: cg.implicit_root(kepler, lambda x: "text")(X),
-        "too many arguments": lambda: cg.implicit_root(kepler, solver)(X, 1),
         "exchanged": root(steps, kepler),
         "several dtypes": root(kepler, lambda x: [x, tf.cast(x, tf.float64)]),
-        "no unknown": lambda: cg.implicit_root(kepler, lambda x: [])(X),
         "another structure": root(lambda y, x: y["a"] - x, lambda x: {"a": x, "b": x}),
         "another shape": root(lambda y, x: tf.reduce_sum(y - x)),
         "another shape at run time": Row(
@@ -439,13 +393,11 @@ IMPLICIT = {
     },
     "implicit_fixed_point": implicit(cg.implicit_fixed_point)
     | {
-        "stop_gradient": lambda: derive(cg.implicit_fixed_point(lambda y, x: 0.5 * tf.stop_gradient(y) + x, solver)),
         "one of several without a derivative": lambda: derive(
             cg.implicit_fixed_point(
                 lambda y, x: [0.5 * tf.stop_gradient(y[0]) + x, 0.5 * y[1] + x], lambda x: [2.0 * x, 2.0 * x]
             )
         ),
-        "another shape": lambda: derive(cg.implicit_fixed_point(lambda y, x: y[:1], solver)),
         "not solved": lambda: derive(cg.implicit_fixed_point(lambda y, x: x / y, two_steps)),
     },
     "implicit_minimum": implicit(cg.implicit_minimum)
@@ -468,7 +420,6 @@ def no_convergence(solve, **options):
 
 LINEAR = {
     "linear.cg": {
-        "exchanged": lambda: cg.linear.cg(X, double),
         "the tolerance by position": lambda: cg.linear.cg(double, X, None, 1e-5),
         **options(
             functools.partial(cg.linear.cg, **{"A": double, "b": X}),
@@ -573,42 +524,30 @@ NUMPY_FUNCTION = {
     "integers alone": lambda: SINGLE(INTEGERS),
     "inputs that do not broadcast": lambda: cg.numpy_function(lambda x, y: (0, 0))(X, tf.zeros([3])),
     "ragged": lambda: SINGLE(tf.ragged.constant([[1.0], [2.0, 3.0]])),
-    "too many arguments": lambda: SINGLE(X, X),
     "a batch of another size": of_batch(lambda: ones(3)),
-    "no batch": of_batch(lambda: ones()),
     "no pair": returned(ZEROS),
     "one gradient of two": returned((ZEROS, JACOBIAN)),
     "a shape of the value": returned((np.zeros(2), [JACOBIAN, JACOBIAN])),
-    "None among the gradients": returned((ZEROS, [JACOBIAN, None])),
     "None as the gradient": returned((ZEROS, None), nondiff_argnames=["y"]),
     "a shape of a gradient": returned((ZEROS, [JACOBIAN, JACOBIAN.T])),
     "a shape of a batch": returned((BATCH.T, [BATCH, BATCH]), batched=True),
     "a complex gradient": returned((ZEROS, [1j * JACOBIAN, JACOBIAN])),
     "a shape without an output_signature": returned((np.zeros(2), [JACOBIAN, np.zeros(2)]), None),
-    "a complex value": returned((1j * ZEROS, [JACOBIAN, JACOBIAN])),
     "a ragged value": returned(([[1.0], [2.0, 3.0]], [JACOBIAN, JACOBIAN])),
     "vjp: a shape of a leaf": lambda: with_vjp(([np.zeros(3), [1, 2]], None), output_signature=TWO)(X, Y),
     "vjp: no pair": lambda: with_vjp(np.zeros(3))(X, Y),
-    "vjp: a shape of the value": lambda: with_vjp((np.zeros(2), None))(X, Y),
-    "vjp: a shape of a batch": lambda: with_vjp(batched=True)(X, Y),
     "vjp: a shape without an output_signature": lambda: with_vjp(output_signature=None)(X, Y),
-    "vjp: None among the gradients": lambda: derive(with_vjp(gradients=[np.zeros(2), None]), X, Y),
     "vjp: no constant": lambda: derive(
         cg.numpy_function(nothing_kept, SPEC, vjp=in_numpy, nondiff_argnames=["y"]), X, Y
     ),
     "vjp: another structure": lambda: with_vjp(output_signature=TWO)(X, Y),
     "vjp: one gradient of two": lambda: derive(with_vjp(gradients=[np.zeros(2)]), X, Y),
     "vjp: a shape of a gradient": lambda: derive(with_vjp(gradients=[np.zeros(2), np.zeros(3)]), X, Y),
-    "vjp: no upstream": lambda: derive(cg.numpy_function(nothing_kept, SPEC, vjp=lambda residuals: None), X, Y),
     "vjp of Tensors: a dtype": eager(vjp_of_tensors(lambda inputs, dy: (dy, tf.cast(dy, tf.int32)))),
     "jvp: a shape": lambda: tangents_of(with_vjp(jvp=lambda *_: np.zeros(4)), X, Y),
-    "jvp: another structure": lambda: tangents_of(
-        with_vjp(([np.zeros(3), 1], None), output_signature=TWO, jvp=lambda *_: np.zeros(3)[:1]), X, Y
-    ),
     "jvp: parameters": lambda: tangents_of(with_vjp(jvp=lambda residuals, dx: dx), X, Y),
     "forward mode without a jvp": lambda: tangents_of(with_vjp(), X, Y),
     "second derivatives": eager(lambda: second(with_vjp())),
-    "second derivatives with a jvp": eager(lambda: second(with_vjp(jvp=lambda *_: np.zeros(3)))),
     "derivatives of tangents beside an integer": gradient_of_tangents,
     "an exception of the function": lambda: cg.numpy_function(raising)(X),
     "under XLA": Row(lambda: 2.0 * SINGLE(X), "jit"),

@@ -1,12 +1,10 @@
-"""Wrong calls that a newcomer makes in the first ten minutes. `ELSEWHERE` names the ones that are in other tables."""
+"""Wrong calls that a newcomer makes in the first ten minutes."""
 
 import keras
 import numpy as np
 import tensorflow as tf
-import tf_keras
 
 import tf_cg_ops as cg
-import tf_cg_ops.layers.tf_keras
 
 from .table import M, Row, X, derive, eager
 
@@ -27,12 +25,6 @@ class Torch:
     @staticmethod
     def backward(ctx, dy):
         return 2.0 * dy
-
-
-class Block:
-    @cg.recompute_grad
-    def method(self, x):
-        return tf.sin(x)
 
 
 def forward(x, weights):
@@ -85,10 +77,8 @@ FIRST_CALLS = {
     "np.clip of a gradient in a graph": Row(
         lambda: derive(cg.custom_gradient(lambda x: (x, lambda dy: np.clip(dy, -1.0, 1.0)))), "traced"
     ),
-    "np.sign in a functional model": lambda: cg.straight_through(np.sign)(keras.Input([2])),
     # Another order.
     "reverse_gradient(0.5, x)": lambda: cg.reverse_gradient(0.5, X),
-    "scale_gradient(0.5, x) of a scalar": lambda: cg.scale_gradient(0.5, tf.constant(3.0)),
     "scale_gradient(weight, x)": lambda: cg.scale_gradient(tf.constant(0.5), X),
     "watch_gradient('h', x)": lambda: cg.watch_gradient("h", X, log=True),
     "checkpoint_name('h', x)": lambda: cg.checkpoint_name("h", X),
@@ -98,16 +88,9 @@ FIRST_CALLS = {
     # A class, a function or a model instead of what it makes.
     "Recompute(Dense)": lambda: cg.layers.Recompute(keras.layers.Dense),
     "Recompute([Dense()])": lambda: cg.layers.Recompute([keras.layers.Dense(1)]),
-    "custom_gradient(Sequential)": lambda: cg.custom_gradient(keras.Sequential),
     "recompute_grad(Dense)": lambda: cg.recompute_grad(keras.layers.Dense, memory=0.5),
     "override_gradients(ReLU)": lambda: cg.override_gradients(keras.layers.ReLU, RULES),
     "straight_through(ReLU)": lambda: cg.straight_through(keras.layers.ReLU),
-    "StraightThrough(ReLU)": lambda: cg.layers.StraightThrough(keras.layers.ReLU),
-    "straight_through(sign, ReLU)": lambda: cg.straight_through(tf.sign, keras.layers.ReLU),
-    "custom_vjp(forward, ReLU)": lambda: cg.custom_vjp(forward, keras.layers.ReLU),
-    "scan(GRUCell, init, xs)": lambda: cg.scan(keras.layers.GRUCell, X, M),
-    "check_gradient(ReLU)": lambda: cg.testing.check_gradient(keras.layers.ReLU, [X]),
-    "audit(ReLU)": lambda: cg.testing.audit(keras.layers.ReLU, [X]),
     "{'Relu': rules.clip}": lambda: cg.override_gradients(tf.nn.relu, {"Relu": cg.rules.clip}),
     "embed_gradient(f, df, x)": lambda: cg.embed_gradient(tf.sin, tf.cos, X),
     "recompute_grad(f(x))": lambda: cg.recompute_grad(tf.sin(X)),
@@ -118,30 +101,16 @@ FIRST_CALLS = {
     "ScaleGradient()": lambda: cg.layers.ScaleGradient(),
     "WatchGradient('h')": lambda: cg.layers.WatchGradient("h"),
     "strip(path)": lambda: cg.saved_model.strip("model"),
-    "adopt(path)": lambda: cg.saved_model.adopt("model"),
-    "compare(path)": lambda: cg.saved_model.compare("model"),
     "override(model, rules)": lambda: cg.saved_model.override(MODEL, RULES),
     "check_gradient(f)": lambda: cg.testing.check_gradient(tf.sin),
     "audit(f)": lambda: cg.testing.audit(tf.sin),
     "recompute_grad(f).plan(x)": lambda: cg.recompute_grad(tf.sin).plan(X),
     "Recompute(model).plan(x)": lambda: cg.layers.Recompute(MODEL).plan(X),
     "Recompute(model).compile()": lambda: cg.layers.Recompute(MODEL, memory="auto").compile("sgd", "mse"),
-    "Recompute(model).summary(), tf_keras": lambda: cg.layers.tf_keras.Recompute(tf_keras.Sequential()).summary(),
     "recompute_grad(model).fit(x, y)": lambda: cg.recompute_grad(MODEL, memory="auto").fit(X, X),
-    "obj.method.plan(x)": lambda: Block().method.plan(X),
     "audit(model, {'a': a}) of two inputs": lambda: cg.testing.audit(TWO_INPUTS, {"a": M}),
     "audit(model, [a, b]) of a dict of inputs": lambda: cg.testing.audit(keras.Model({"a": A, "b": B}, A * B), [M, M]),
     # In another precision than it looks.
     "check_gradient of a Keras model": lambda: cg.testing.check_gradient(MODEL, [tf.ones([1, 2], tf.float64)]),
-}
-# Groups and rows of the other tables.
-ELSEWHERE = {
-    "custom_gradient": ["values", "one value", "no pair", "grad_fn without parameters"],
-    "custom_vjp": ["as a decorator", "three functions", "no residuals"],
-    "grad_pass_through": ["a function and its argument"],
-    "override_gradients": ["as a decorator"],
-    "rules.guided": ["no op"],
-    "linear.cg": ["exchanged"],
-    "testing.check_gradient": ["args=an array"],
 }
 GROUPS = {"First calls": {name: row if isinstance(row, Row) else eager(row) for name, row in FIRST_CALLS.items()}}

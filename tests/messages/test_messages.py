@@ -33,12 +33,6 @@ def test_messages_txt_has_these_groups_and_no_row_without_an_error():
     assert "-> nothing is raised" not in table.FILE.read_text()
 
 
-def test_the_other_tables_have_the_first_calls_that_they_should():
-    assert not [
-        (group, row) for group, rows in first_calls.ELSEWHERE.items() for row in rows if row not in GROUPS[group]
-    ]
-
-
 def public_functions():
     """The names of all public functions and layers that take an argument."""
     modules = {"": cg, "compat.bayesflow.": cg.compat.bayesflow, "compat.tfp_math.": cg.compat.tfp_math}
