@@ -1,17 +1,26 @@
-"""The benchmarks: their arithmetic, that they all run, and that the pages show their results."""
+"""The benchmarks: their arithmetic, their models, that they all run, and that the pages show their results."""
 
+import functools
 import json
 import math
 import sys
+import warnings
 
+import numpy as np
 import pytest
 
-from benchmarks.harness import measurement, names, record
-from benchmarks.harness.names import DECORATOR, EMBED, SQRT, TF, TF_LOOP
+from benchmarks.harness import measurement, names, record, yardsticks
+from benchmarks.harness.names import DECORATOR, EMBED, SQRT, TF, TF_LOOP, TFP
+from benchmarks.models import networks
 from benchmarks.report import charts, publish, table, targets
 
 from ..support.processes import run_interpreter
 from ..support.sources import ROOT
+from ..support.tensors import pairs
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # TensorFlow Probability causes warnings at import.
+    from benchmarks.models import in_tensorflow
 
 
 def test_a_ratio_is_made_of_pairs_and_not_of_medians():
@@ -21,6 +30,22 @@ def test_a_ratio_is_made_of_pairs_and_not_of_medians():
     assert measurement.ratio(of, over) == {"median": 2.0, "p20": 2.0, "p80": 2.0}
     assert measurement.ratio([1.0, 2.0, 9.0], [1.0, 1.0, 1.0])["median"] == 2.0
     assert measurement.ratio([0.0, 1.0], [0.0, 1.0]) is None  # Divided by zero.
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 1000, 2**17, 2**17 + 1, 10**6 + 3])
+def test_the_yardsticks_multiply_and_read_everything(count, rng):
+    a, b = rng.random(count, np.float32), rng.random(count, np.float32)
+    out = yardsticks.aligned(count)
+    yardsticks.multiply(a, b, out)
+    np.testing.assert_array_equal(out, a * b)
+    yardsticks.multiply(a, None, out)
+    np.testing.assert_array_equal(out, a * 2)
+    # The union of all bits shows any bit that is set in either array.
+    for place in (0, -1):
+        a, b = np.zeros(count, np.uint32), np.zeros(count, np.uint32)
+        assert yardsticks.read(a, b) == 0
+        a[place] = 4
+        assert (yardsticks.read(a), yardsticks.read(a, b), yardsticks.read(b, a), yardsticks.read(b)) == (4, 4, 4, 0)
 
 
 @pytest.mark.slow
@@ -104,3 +129,35 @@ def test_the_figures_of_the_readme_are_true():
         if title.startswith(names.STEP) and name.startswith(names.RECOMPUTED)
     ]
     assert f"whole models [{min(times):.2f} to {max(times):.2f} times]" in readme
+
+
+NETWORKS = networks.networks(quick=True)
+
+
+@functools.cache
+def expected(name):
+    """The loss and the gradients of TensorFlow's decorator, in float64."""
+    loss, gradients = in_tensorflow.steps(NETWORKS[name], "eager", np.float64)[TF]()
+    assert all(np.any(gradient.numpy() != 0) for gradient in gradients)
+    return float(loss), [gradient.numpy() for gradient in gradients]
+
+
+def assert_expected(name, loss, gradients):
+    np.testing.assert_allclose(loss, expected(name)[0], rtol=1e-12)
+    for got, wanted in zip(gradients, expected(name)[1], strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-12 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize(("name", "mode"), pairs(NETWORKS, in_tensorflow.MODES))
+def test_the_implementations_of_a_model_agree_except_tfp(name, mode):
+    """TFP's loss is the same but its gradients differ, so its model is trained differently."""
+    steps = in_tensorflow.steps(NETWORKS[name], mode, np.float64)
+    by_values = set() if NETWORKS[name].unit.factor is None else {EMBED, TFP}
+    assert set(steps) == {TF, DECORATOR} | by_values
+    for implementation, step in steps.items():
+        loss, gradients = step()
+        if implementation == TFP:
+            with pytest.raises(AssertionError, match="Mismatched elements"):
+                assert_expected(name, expected(name)[0], gradients)
+            gradients = expected(name)[1]
+        assert_expected(name, loss, gradients)

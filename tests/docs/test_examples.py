@@ -1,13 +1,15 @@
-"""The examples: their findings hold and are drawn.
+"""The examples: their findings hold and are drawn, and they fail if a gradient is wrong.
 
 graph/test_distribution.py tests `multi_worker.py`, and graph/test_c_api.py tests `c_api`.
 """
 
 import json
 
+import matplotlib.image
+import numpy as np
 import pytest
 
-from ..support.processes import run_script
+from ..support.processes import run_python, run_script
 from ..support.sources import ROOT, source_files
 
 EXAMPLES = ROOT / "examples"
@@ -32,6 +34,25 @@ NAMES = [
     for path in source_files("examples/*.py")
     if path.stem != "multi_worker"
 ]
+
+# Runs an example as a program after it has broken one of the library's functions.
+BROKEN = """
+import runpy, sys
+import tf_cg_ops as cg
+{breakage}
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+BREAKAGES = {
+    "demo": "cg.embed_gradient = lambda fx, gx, x: fx",
+    "saliency_maps": "cg.override_gradients = lambda f, rules: f",
+    "nan_in_training": "cg.rules.masked = cg.rules.built_in",
+    "equilibrium_layer": "cg.linear.gmres = lambda vjp, dy, **options: dy  # No solution.",
+    "fit_in_memory": "right = cg.recompute_grad; cg.recompute_grad = lambda f, **how: right(lambda x: 2 * f(x), **how)",
+    "lite_training": "right = cg.saved_model.add_gradients; "
+    "cg.saved_model.add_gradients = lambda *a, **k: right(*a, **k, rules={'Relu': lambda op, dy: -dy})",
+    "log1pexp": "cg.custom_gradient = lambda f: lambda x: f(x)[0]  # Autodiff.",
+}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -59,4 +80,30 @@ def test_every_finding_of_an_example_holds_and_is_drawn(name, tmp_path):
     left = [path.name for path in (tmp_path / "temporary").rglob("*") if path.is_file()]
     # AutoGraph imports the code that it generates, and Python leaves its bytecode.
     assert [name for name in left if not name.startswith("__autograph_generated_file")] == []
-    assert [path.stem for path in output.glob("*.png")] == PICTURES.get(name, [name])
+    pictures = list(output.glob("*.png"))
+    assert [path.stem for path in pictures] == PICTURES.get(name, [name])
+    for picture in pictures:
+        assert_is_drawn(picture)
+
+
+def assert_is_drawn(picture):
+    """The picture has ink in every third of its width, and more colours than black and white."""
+    pixels = matplotlib.image.imread(picture)[..., :3]
+    height, width, _ = pixels.shape
+    assert height >= 400
+    assert width >= 1000
+    for part in np.array_split(pixels, 3, axis=1):
+        assert np.mean(part < 0.9) > 0.01
+    assert np.mean(np.ptp(pixels, axis=-1) > 0.2) > 0.002
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BREAKAGES)
+def test_a_wrong_gradient_makes_it_fail(name, tmp_path):
+    code = BROKEN.format(breakage=BREAKAGES[name])
+    arguments = [EXAMPLES / f"{name}.py", "--output", "output"]
+    result = run_python(code, *arguments, cwd=tmp_path, check=False, with_extras=True)
+    assert result.returncode == 1
+    findings = json.loads((tmp_path / "output" / "results.json").read_text())
+    assert not all(finding["holds"] for finding in findings)
+    assert "Traceback" not in result.stderr

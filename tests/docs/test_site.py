@@ -160,3 +160,23 @@ def test_no_page_overflows_or_fails_and_links_lead_somewhere(site, tab):
     seen = {page: of for page, (_, of) in looks.items()}
     assert sum(len(of["links"]) for of in seen.values()) > 500
     assert dead_links(origin, seen, files) == []
+
+
+# How far the head of the support matrix is below the bar of the page, at the end of the page and of the matrix.
+HEAD = """(() => {
+  window.scrollTo(0, document.body.scrollHeight)
+  document.querySelector("div.matrix").scrollTo(9999, 9999)
+  const [bar, head] = [".md-header", ".matrix th"].map(selector => document.querySelector(selector).getBoundingClientRect())
+  return [head.top - bar.bottom, head.left]
+})()"""
+
+
+@in_a_browser
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_the_head_and_the_first_column_of_the_support_matrix_stay_in_view(width, site, tab):
+    with serve(site) as origin:
+        tab.open(origin + "modes.html")
+        tab.resize(width)
+        below_the_bar, left = tab.run(HEAD)
+    assert 0 <= below_the_bar < 100
+    assert 0 <= left < width / 3

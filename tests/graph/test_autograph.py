@@ -1,5 +1,7 @@
 """AutoGraph translates the users' functions and nothing of this library, so a first trace does not cost more."""
 
+import types
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,6 +11,25 @@ from tensorflow.python.autograph.impl import api  # Only a test may look inside.
 import tf_cg_ops as cg
 
 from ..support.modes import derivative
+
+MODULES = [
+    cg,
+    cg.compat.bayesflow,
+    cg.compat.tfp_math,
+    cg.layers,
+    cg.linear,
+    cg.rules,
+    cg.saved_model,
+    cg.sysconfig,
+    cg.testing,
+]
+
+
+def public_functions():
+    for module in MODULES:
+        for name in getattr(module, "__all__", None) or ["custom_gradient", "get_library"]:
+            if isinstance(value := getattr(module, name, None), types.FunctionType):
+                yield pytest.param(value, id=f"{module.__name__}.{name}")
 
 
 def users_own(x):
@@ -57,6 +78,11 @@ def translated(monkeypatch):
 
     monkeypatch.setattr(api, "_convert_actual", record)
     return found
+
+
+@pytest.mark.parametrize("function", list(public_functions()))
+def test_every_public_function_is_marked(function):
+    assert api.is_autograph_artifact(function)
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -1,4 +1,4 @@
-"""The C program of examples/c_api, compiled and run: its output."""
+"""The C program of examples/c_api, compiled and run: its output, and errors for unsupported gradients."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from ..support import c_program
 from ..support.mode_table import fills
 from ..support.modes import assert_all_close
 from ..support.processes import run_script
-from ..support.without_python import CASES, DY, MODULE, embed, f64, gathering, spike
+from ..support.without_python import CASES, DY, FAILURES, MODULE, embed, f64, gathering, log1pexp, several, spike
 
 DY2 = np.array([3.0, -1.0, 0.5])
 
@@ -22,13 +22,14 @@ def run(*arguments, library=None):
 
 # In a SavedModel, where the ops are in functions. test_without_python.py has many more cases, without C.
 SAVED = {name: CASES[name] for name in ("embed", "rule", "vjp", "jvp", "recompute", "pass_through", "unrolled")}
+SAVED_FAILURES = {name: FAILURES[name][0] for name in ("untraceable", "while_loop")}
 
 
 @pytest.fixture(scope="module")
 def saved_model(tmp_path_factory):
     """The folder, and the names of the tensors of each signature."""
     folder = tmp_path_factory.mktemp("c_api") / "model"
-    MODULE.saved = {name: case.save() for name, case in SAVED.items()}
+    MODULE.saved = {name: case.save() for name, case in {**SAVED, **SAVED_FAILURES}.items()}
     tf.saved_model.save(MODULE, folder, signatures=MODULE.saved)
     saved = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
     signatures = saved.meta_graphs[0].signature_def
@@ -45,6 +46,15 @@ def test_value_and_gradient_of_a_saved_model(saved_model, name):
     found = run(folder, *tensors[name], *SAVED[name].inputs(), DY, library=cg.sysconfig.get_library())
     assert not isinstance(found, str), found
     assert_all_close(found.values(), SAVED[name].by_hand(), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", SAVED_FAILURES)
+def test_unsupported_gradients_are_errors(saved_model, name):
+    folder, tensors = saved_model
+    found = run(folder, *tensors[name], *SAVED_FAILURES[name].inputs(), DY)
+    assert isinstance(found, str), f"numbers instead of an error: {found}"
+    assert "gradient: TF_SessionRun: " in found
+    assert FAILURES[name][1] in found
 
 
 X = np.array([0.5, -1.0, 2.0])
@@ -69,6 +79,12 @@ IN_THE_GRAPH = {
     ),
     "rule": (gathering, 4 * DY * X),
     "rule_six_inputs": (lambda x: many(*[x * ten for ten in TENS]), DY * 654321),
+    "rule_where_the_value_overflows": (
+        lambda x: log1pexp(1e3 * x),
+        1e3 * DY * (X > 0.0),
+    ),
+    "rule_one_of_several": (lambda x: several(x, x)[0], 3 * DY * X),
+    "barrier": (lambda x: cg.recompute_grad(tf.identity)(x), DY),
     "none_and_embed": (lambda x: embed(x, 3.0, x) + embed(x, 0.0, tf.stop_gradient(x)), 3 * DY),
 }
 
@@ -100,6 +116,18 @@ def test_gradient_ops_in_the_graph_itself(tmp_path):
     np.testing.assert_allclose(found["value"], DY2 * (1 + 2 * X**4 + 4 * X))
     # d/dx of dy2 (1 + 2 x gx + d(gx)/dx (x**2 - stop(x**2)) + 4 x), where gx = x**3.
     np.testing.assert_allclose(found["gradient"], DY * DY2 * (2 * X**3 + 6 * X**3 + 6 * X**3 + 4))
+
+
+def test_missing_files_and_tensors_are_errors(tmp_path):
+    graph = save_graph(spike, tmp_path / "graph.pb")
+    for text, arguments, library in [
+        ("cannot open shared object file", [graph, "x", "y", X, DY], tmp_path / "no.so"),
+        ("MODEL cannot be opened; expected a folder or a file, got ", [tmp_path / "no.pb", "x", "y", X, DY], None),
+        ("expected the name of a tensor in the model's graph, got 'no'", [graph, "no", "y", X, DY], None),
+        ("expected comma-separated numbers, got '1,two,3'", [graph, "x", "y", "1,two,3", DY], None),
+        ("expected as many numbers as the input has elements, got '1,2'", [graph, "x", "y", "1,2", DY], None),
+    ]:
+        assert text in run(*arguments, library=library)
 
 
 def test_the_model_of_the_example(tmp_path):

@@ -160,6 +160,15 @@ def test_without_the_pass_the_ops_are_there(without_the_pass):
     assert {"CustomGradientEmbed", "PyFuncStateless", "Cos"} <= set(without_the_pass["ops"])
 
 
+def test_the_variable_is_read_before_the_first_graph_and_not_again(monkeypatch):
+    start_counting()
+    tf.function(embedded)(X)
+    assert not COUNTS
+    monkeypatch.setenv(DISABLE, "1")
+    tf.function(embedded)(X)
+    assert not COUNTS
+
+
 def in_one_thread(*arounds):
     """With an executor for which loops and conditionals stay functions."""
     x, answers = tf.constant(X), {}
@@ -213,6 +222,27 @@ def test_in_a_session(name, around, control_flow):
         assert not (OURS | {"PyFuncStateless", "Cos"}) & ops
         assert run_in_a_session(name, around, with_gradient=True)[1] == times_with_gradient
     np.testing.assert_allclose(value, around_function(name, around)(tf.constant(X)), rtol=1e-15)
+
+
+SAVED = [("embed_gradient", "cond"), ("embed_gradient", "nested_functions"), ("custom_gradient", "while_loop")]
+
+
+def ops_of_a_saved_model(path, folder):
+    model = tf.saved_model.load(path)
+    return [sorted(ops_that_ran(pathlib.Path(folder, name), getattr(model, name), tf.constant(X))) for name in "012"]
+
+
+def test_a_saved_model_in_a_fresh_process(tmp_path):
+    """Python's functions are not there, so they would fail if they ran."""
+    model = tf.Module()
+    for i, (name, around) in enumerate(SAVED):
+        (tmp_path / f"{i}").mkdir()
+        signature = [tf.TensorSpec([3], tf.float64)]
+        setattr(model, f"{i}", tf.function(around_function(name, around), input_signature=signature))
+    tf.saved_model.save(model, tmp_path / "model")
+    for ops in in_a_process(ops_of_a_saved_model, tmp_path, tmp_path / "model", tmp_path, disable="0"):
+        assert "Sin" in ops
+        assert not (OURS | {"PyFuncStateless", "Cos"}) & set(ops)
 
 
 def test_a_dataset():

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 from tf_cg_ops._src.core import library
 
-from ..support.observed import COUNTS, ORDER, OURS, bits, counted, ops_of, start_counting
+from ..support.observed import COUNTS, ORDER, OURS, bits, counted, ops_of, ops_that_ran, start_counting
 
 tf1 = tf.compat.v1
 X = np.array([0.5, -1.0, 2.0])
@@ -96,6 +96,16 @@ def test_effects_in_a_function_stay(function):
     value = tf.function(function)(tf.constant(X))
     assert ORDER == ["effect"]
     np.testing.assert_allclose(value, np.sin(X), rtol=1e-15)
+
+
+def test_an_effect_that_comes_before_the_value_anyway_costs_no_op(tmp_path):
+    def function(x):
+        noisy = x + tf.random.normal([3], dtype=tf.float64)
+        return embedded(noisy)
+
+    ops = ops_that_ran(tmp_path, function, tf.constant(X))
+    assert "RandomStandardNormal" in ops
+    assert not (OURS | {"PyFuncStateless", "Cos", "Identity", "IdentityN"}) & set(ops)
 
 
 def test_a_variable_is_read_before_it_is_assigned():

@@ -29,11 +29,12 @@ C_ARGUMENTS = [
 ]
 
 
-def compile_objects(sources, *flags):
-    """The objects of C++ sources, kept in build/ for other tests and later runs."""
-    kinds = ["-x", "c++", "-std=c++17", *compiler.COMPILE_FLAGS, "-Werror", *flags, "-I."]
+def compile_objects(sources, *flags, root=ROOT):
+    """The objects of C++ sources, kept in build/ for other tests and later runs; `root` is the project or a copy."""
+    kinds = ["-x", "c++", "-std=c++17", *compiler.COMPILE_FLAGS, "-Werror", *flags, f"-I{os.path.relpath(root, ROOT)}"]
     command = [*compiler.find_compiler(), *kinds]
-    return compiler.compile_files(dict.fromkeys((".cc", ".cu"), command), sources)
+    paths = [source if root == ROOT else str(root / source) for source in sources]
+    return compiler.compile_files(dict.fromkeys((".cc", ".cu"), command), paths)
 
 
 def compile_library(sources, *flags, folder):

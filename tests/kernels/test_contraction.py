@@ -50,24 +50,34 @@ LARGE = [
     ([70_007], [70_007], [1]),
     ([70_007], [1], [1]),
     # The sums of a single column can be packed. The sums of many columns are not, on either side of a cut.
+    ([600, 17], [600, 17], [1, 17]),
     ([300, 8193], [300, 8193], [1, 8193]),
     ([20_009, 3], [20_009, 3], [1, 3]),
+    ([20_009, 3], [20_009, 3], [20_009, 1]),
     ([700, 40], [1, 40], [700, 1]),
     ([5, 20_011], [5, 20_011], [1, 20_011]),
     ([5, 20_011], [5, 20_011], [5, 1]),
+    ([5, 40_960], [5, 40_960], [5, 1]),
+    ([700, 501], [700, 501], [1, 501]),
     ([3000, 64], [3000, 64], [1, 64]),
     ([3000, 1], [3000, 64], [1, 64]),
     ([3, 100, 1001], [3, 100, 1001], [3, 1, 1]),
+    ([10, 3, 50, 64], [10, 3, 50, 64], [10, 1, 50, 1]),
     ([10, 3, 50, 64], [10, 3, 50, 64], [1, 3, 1, 64]),
+    ([30, 200, 2], [30, 200, 2], [30, 1, 1]),
     ([70_007], [70_007], [70_007]),
     ([100, 64], [1, 64], [100, 64]),
+    ([100, 63], [1, 63], [100, 63]),
     ([100, 1001], [1, 1001], [100, 1001]),
     # Short sums: alone, inside others, and with different numbers of loops in a group.
     *(([1003, 4, 4, 4], [1003, 4, 4, 4], out) for out in ([1003, 1, 1, 4], [1003, 1, 4, 1], [1, 4, 1, 4])),
     ([5003, 2, 100], [5003, 2, 100], [5003, 1, 100]),
+    ([70, 3, 501, 3], [70, 3, 501, 3], [70, 1, 501, 1]),
     ([20, 9, 40, 30], [20, 9, 40, 30], [20, 1, 40, 1]),
+    ([3, 11_003, 2], [3, 11_003, 2], [3, 11_003, 1]),
     ([11_003, 3, 2], [11_003, 3, 2], [1, 3, 1]),
     # Several groups in one packed row, with a sum over the rows.
+    ([1003, 2, 2, 2], [1003, 2, 2, 2], [1, 2, 1, 2]),
     ([5003, 2, 3, 2], [5003, 2, 3, 2], [1, 2, 1, 2]),
     ([1001, 50, 2, 3, 2], [1001, 50, 2, 3, 2], [1001, 1, 2, 1, 2]),
 ]
@@ -128,6 +138,20 @@ def test_16_bit_products_are_rounded_to_the_nearest_ties_to_even(dtype, contract
         known = ~np.isnan(exact)
         np.testing.assert_array_equal(out.view(np.uint16)[known], product.view(np.uint16)[known])
         assert np.all(np.isnan(out[~known].astype(np.float32)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("shape", "out_shape"), [([300_003], [1]), ([30_003, 2], [1, 2]), ([30_003, 40], [1, 40])], ids=str
+)
+def test_sums_are_more_accurate_than_one_addition_after_the_other(shape, out_shape, dtype, rng):
+    lhs, out = rng.uniform(size=shape).astype(dtype), np.zeros(out_shape, dtype)
+    contraction.contract(lhs, np.ones(shape, dtype), out, "x", contraction.kinds_here()[-1])
+    columns = lhs.reshape(shape[0], -1).T
+    exact = [math.fsum(column) for column in columns]
+    naive = [np.cumsum(column, dtype=dtype)[-1] for column in columns]
+    error = np.max(np.abs(out.ravel().astype(np.float64) - exact))
+    assert error < 0.25 * np.max(np.abs(np.array(naive, np.float64) - exact))
 
 
 @pytest.mark.parametrize(("dtype", "offset"), [(tf.float16, 5), (tf.float32, 0), (tf.complex128, 1)], ids=str)

@@ -18,17 +18,21 @@ import tf_cg_ops as cg
 from build_ops import cuda, cuda_check
 from build_ops.sources import CUDA_SOURCES
 
+from ..support.sources import ROOT
 from .contraction import compile_objects
 from .emulated_cuda import EMULATED_CUDA, FLAGS
 
 
+def build_emulated(folder, root=ROOT):
+    """The check program of the sources, or of a copy, with CUDA emulated."""
+    objects = compile_objects([*cuda_check.SOURCES, *CUDA_SOURCES, f"{EMULATED_CUDA}/emulator.cc"], *FLAGS, root=root)
+    subprocess.run(["g++", "-o", folder / "cuda_check", *objects], check=True)
+    return folder / "cuda_check"
+
+
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    """The check program, with CUDA emulated."""
-    path = tmp_path_factory.mktemp("program") / "cuda_check"
-    objects = compile_objects([*cuda_check.SOURCES, *CUDA_SOURCES, f"{EMULATED_CUDA}/emulator.cc"], *FLAGS)
-    subprocess.run(["g++", "-o", path, *objects], check=True)
-    return path
+    return build_emulated(tmp_path_factory.mktemp("program"))
 
 
 def run(program, *arguments, **environment):
@@ -51,6 +55,43 @@ def test_the_program_checks_the_kernels_and_writes_the_times(only, num_cases, pr
     assert len(re.findall(r"^\| .* \| \w+\d+ \|", result.stdout, re.MULTILINE)) == len(rows) == num_cases * 6
 
 
+# Text in the sources, a fault to replace it with, and a case that shows the fault.
+FAULTS = {
+    "a sum that leaves a warp out": ("warp = 1; warp < kThreads", "warp = 2; warp < kThreads", "sum of 64 rows"),
+    "a tail that nothing computes": ("threadIdx.x < scalars", "threadIdx.x < scalars && threadIdx.x < head", "same"),
+    "a vector written where columns end": ("if (columns.Has(i)) Write<T, I>", "Write<T, I>", "sum of columns"),
+    "a segment that ends too early": ("kSegment - lane)", "kSegment - lane - 1)", "[n, 1001] * [1001]"),
+    "sums that stay with other threads": (
+        "shared[threadIdx.x * kSize + i]",
+        "shared[threadIdx.x + i * kThreads]",
+        "sum of rows",
+    ),
+    "products rounded before they are added": (
+        "static_cast<double>(lhs), static_cast<double>(rhs), sum",
+        "static_cast<double>(lhs * rhs), 1.0, sum",
+        "sum of columns",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_program_finds_injected_faults(fault, tmp_path):
+    right, wrong, case = FAULTS[fault]
+    for folder in ("cc", "cuda", "tests/kernels/emulated_cuda"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    faulty = 0
+    for path in (tmp_path / "cuda").glob("*.cuh"):
+        text = path.read_text()
+        faulty += text.count(right)
+        path.write_text(text.replace(right, wrong))
+    assert faulty == 1
+    result = run(build_emulated(tmp_path, tmp_path), "--quick", "--only", case)
+    assert result.returncode == 1
+    assert re.search(r"^WRONG: .*: error ", result.stdout, re.MULTILINE)
+    assert re.search(r"results checked, [1-9]\d* wrong\.$", result.stdout, re.MULTILINE)
+
+
 def test_the_program_reports_a_missing_gpu_and_wrong_arguments(program):
     no_gpu = run(program, EMULATED_CUDA_DEVICES="0")
     assert (no_gpu.returncode, no_gpu.stdout) == (2, "")
@@ -61,6 +102,17 @@ def test_the_program_reports_a_missing_gpu_and_wrong_arguments(program):
     nothing = run(program, "--quick", "--only", "no such case", "--dtype", "float32")
     assert nothing.returncode == 2
     assert nothing.stderr == "cuda_check: no case has 'no such case' in its name and the dtype 'float32'.\n"
+
+
+def test_one_type_is_checked_or_timed(program):
+    checked = run(program, "--quick", "--only", "scalar", "--dtype", "float64")
+    assert checked.returncode == 0
+    assert re.findall(r"^checked (\w+)", checked.stdout, re.MULTILINE) == ["float64"]
+    assert set(re.findall(r"^\| .* \| (\w+) \| 1 \|", checked.stdout, re.MULTILINE)) == {"float64"}
+    timed = run(program, "--quick", "--only", "scalar", "--times")
+    assert timed.returncode == 0
+    assert "\n0 results checked, 0 wrong." in timed.stdout
+    assert "| float16 |" in timed.stdout
 
 
 ANOTHER_GPU = "GPU 0 has compute capability {}, but the library has code for 7.5, 8.0, 9.0, and newer"

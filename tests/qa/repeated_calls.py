@@ -15,11 +15,19 @@ from tensorflow.python.framework import func_graph, ops
 
 import tf_cg_ops as cg
 
-name, repetitions = sys.argv[1], int(sys.argv[2])
+name, which, repetitions = sys.argv[1], sys.argv[2], int(sys.argv[3])
 tf.get_logger().setLevel("ERROR")  # Its advice not to trace that often.
+decorator = tf.custom_gradient if which == "tensorflow" else cg.custom_gradient
+kept = []
 
 
-one = cg.custom_gradient(lambda x: (tf.sin(x) * x, lambda dy: dy * (tf.cos(x) * x + tf.sin(x))))
+def decorated(x):
+    if which == "kilobyte":
+        kept.append(bytearray(1024))
+    return tf.sin(x) * x, lambda dy: dy * (tf.cos(x) * x + tf.sin(x))
+
+
+one = decorator(decorated)
 x, dy = tf.constant([1.0, 2.0]), tf.constant([1.0, 10.0])
 
 

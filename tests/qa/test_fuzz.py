@@ -9,10 +9,12 @@ from unittest import mock
 import pytest
 
 import tf_cg_ops as cg
-from qa.fuzz import plans, same, saved_models
+from qa.fuzz import differential, plans, raw, same, saved_models
 from qa.fuzz.hunt import hunt
 from qa.fuzz.processes import DiedError, FailedError, Worker
 from tf_cg_ops._src.memory.replay import Replay
+
+from ..support import reference
 
 
 @pytest.mark.parametrize(
@@ -35,6 +37,18 @@ def test_a_short_run_finds_nothing(subject, examples, seed):
 
 
 # Checks with a fault. The child process imports them from here.
+
+
+def with_a_wrong_reference(case, folder):
+    right = reference.vjp
+    with mock.patch.object(reference, "vjp", lambda *args: right(*args) * (1.001 if case.axis else 1.0)):
+        return differential.check(case)
+
+
+def without_a_conjugate(call, folder):
+    """Leaves out the conjugate in NumPy, so complex gradients look wrong."""
+    with mock.patch.object(reference.np, "conj", lambda array: array):
+        return raw.check(call)
 
 
 def with_a_wrong_message(case, folder):
@@ -65,6 +79,8 @@ def without_a_gradient(check, case, folder):
 
 FAULTS = {
     "saved_models": (60, with_a_wrong_message, "ValueError: unheard", r"'inspect', edits=\(Edit\([^()]*\),\)"),
+    "differential": (60, with_a_wrong_reference, "gradient 2, eager", r"pairs=1.*order=1.*mode='eager'.*seed=0"),
+    "raw": (200, without_a_conjugate, "Not equal to tolerance", r"dtype=tf.complex(64|128), shape=\(\).*seed=0"),
     "plans": (
         20,
         functools.partial(without_a_gradient, plans.check),
