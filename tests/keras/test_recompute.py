@@ -118,14 +118,6 @@ def test_arguments_and_outputs(name, library):
     assert_equal(*with_and_without(library, found))
 
 
-def test_a_state_as_an_input_of_a_model(library):
-    layer = layers_of(library).Recompute(gru := library.layers.GRU(4, return_state=True))
-    x, initial = library.Input([5, 3]), library.Input([4])
-    model = library.Model([x, initial], layer(x, initial_state=initial))
-    steps, state = tf.constant(STEPS), tf.ones([2, 4])
-    np.testing.assert_allclose(model([steps, state])[0], gru(steps, initial_state=state)[0], rtol=1e-5, atol=1e-6)
-
-
 def test_a_layer_in_a_function_and_without_a_call_is_built(library):
     layer = layers_of(library).Recompute(nested(library))
     tf.function(layer)(tf.constant(UNITS))
