@@ -57,7 +57,7 @@ def assert_close(got, expected):
 
 
 @pytest.mark.mode_table(feature="cg.scan", mode="mode")
-@pytest.mark.parametrize(("checkpoint", "mode"), pairs(CHECKPOINTS, MODES, quick=2))
+@pytest.mark.parametrize(("checkpoint", "mode"), pairs(CHECKPOINTS, MODES))
 def test_values_and_gradients(checkpoint, mode):
     for w, num_steps, reverse in ((tf.Variable(W), 10, False), (tf.constant(W), 7, True)):
         got = scan_gradients(num_steps, w, wrap=MODES[mode], checkpoint=checkpoint, reverse=reverse)

@@ -77,13 +77,6 @@ def test_a_surrogate_function_is_differentiated(name, mode):
         np.testing.assert_allclose(ddx, dy**2 * second(x), rtol=1e-12)
 
 
-@pytest.mark.parametrize("mode", ["eager", "traced"])
-def test_a_surrogate_function_in_forward_mode(mode):
-    with tf.autodiff.ForwardAccumulator(X, DY) as accumulator:
-        y = RUNS[mode](cg.straight_through(tf.sign, tf.tanh))(X)
-    np.testing.assert_allclose(accumulator.jvp(y), (1 - np.tanh(X) ** 2) * DY, rtol=1e-5)
-
-
 # What the derivative returns at x, and its numbers.
 DERIVATIVES = {
     "float64": (lambda x: tf.cast(x / 4, tf.float64), X / 4),

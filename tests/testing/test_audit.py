@@ -16,6 +16,7 @@ import tf_cg_ops_cli
 from tf_cg_ops import _command_line
 
 from ..support.processes import run_python
+from ..support.tensors import pairs
 
 RNG = np.random.default_rng(0)
 X = tf.constant(RNG.normal(size=(4, 3)), tf.float32)
@@ -323,11 +324,11 @@ NUMBERS = [
     Case(scaled, [X], 1.0, "differs", "The ratio is 0.5 everywhere"),
 ]
 CASES = [
-    # A wrong factor is in one of the modes around it, in turn.
+    # Each is in two of the modes around it, in turn: with a wrong factor in one, and without in another.
     *(
-        Case(f, args, k, verdict, modes=(*MODES,) if k == 1.0 else (*DECORATED, AROUND_ALL[i % len(AROUND_ALL)]))
+        Case(f, args, k, verdict, modes=(*DECORATED, AROUND_ALL[(i + j) % len(AROUND_ALL)]))
         for i, (f, args) in enumerate(FACTORED)
-        for k, verdict in ((1.0, "right"), (1.1, "differs"))
+        for j, (k, verdict) in enumerate([(1.0, "right"), (1.1, "differs")])
     ),
     *(case._replace(modes=DECORATED) for case in NUMBERS),
     Case(of_stop_gradient, [X]),
@@ -400,7 +401,7 @@ def parts(mode):
     """The names of its cases, in parts for one audit each. It runs the model once more if a gradient is not finite."""
     names = [name for name, case in NAMED.items() if mode in case.modes]
     finite = [name for name in names if "not finite" not in NAMED[name].detail]
-    count = 7 if mode == "loop" else 5
+    count = 5 if mode in DECORATED else 2
     return [*(finite[i::count] for i in range(count)), [name for name in names if name not in finite]]
 
 
@@ -571,8 +572,7 @@ WHOLE = {  # A function of its inputs, of which the second is computed from the 
 AROUND_WHOLE = {"loop": MODES["loop"], "conditional": MODES["conditional"], **AROUND}
 
 
-@pytest.mark.parametrize("around", [around for around in AROUND_WHOLE if around != "overridden"])
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize(("name", "around"), pairs(WHOLE, [a for a in AROUND_WHOLE if a != "overridden"], quick=2))
 def test_inputs_that_are_functions_of_one_another_are_judged_as_a_whole(name, around):
     function, second, x = WHOLE[name]
     rules = [decorated(function, k) for k in (1.0, 1.1, -1.0)]
@@ -616,8 +616,7 @@ ALONE = {
 }
 
 
-@pytest.mark.parametrize("around", ["plain", "loop", "conditional", "function"])
-@pytest.mark.parametrize("make", ALONE)
+@pytest.mark.parametrize(("make", "around"), pairs(ALONE, ["plain", "loop", "conditional", "function"]))
 def test_a_rule_that_is_wrong_for_what_the_run_left_out(make, around):
     """The run uses one output, and needs all inputs."""
     functions = [make(k) for k in (1.0, 1.1)]
