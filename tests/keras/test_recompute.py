@@ -210,7 +210,6 @@ def test_intermediate_values_are_not_kept(library):
 
 STATEFUL = {
     "lstm": lambda k: k.layers.LSTM(4, stateful=True),
-    "bidirectional": lambda k: k.layers.Bidirectional(k.layers.LSTM(4, stateful=True)),
     "model": lambda k: k.Sequential([k.layers.Dense(3), k.layers.LSTM(4, stateful=True)]),
 }
 # What resets a layer. A model of Keras 3 has no method for it.

@@ -524,14 +524,6 @@ def test_layers_that_differ_by_design():
     assert (verdicts(watched), seen) == ([("watch_gradient", "by design")], [])
 
 
-def test_a_layer_of_a_remat_scope_is_recomputed():
-    with cg.layers.enable_remat():
-        with keras.RematScope(mode="full"):
-            layer = keras.layers.Lambda(lambda x: cg.clip_gradient(tf.sin(x), norm=0.1))
-        report = cg.testing.audit(lambda x: tf.reduce_sum(layer(x) ** 2), [X])
-    assert [row.verdict for row in report.rows] == ["not checked", "by design"]
-
-
 AROUND = {
     "plain": lambda f: f,
     "function": tf.function,
@@ -627,13 +619,6 @@ def test_a_rule_that_is_wrong_for_what_the_run_left_out(make, around):
     rows = {row.verdict: row for row in cg.testing.audit(AROUND_WHOLE[around](total), [X]).rows}
     assert (rows["right"].places, rows["differs"].places, len(rows)) == (1, 1, 2)
     assert rows["differs"].detail.startswith(ALONE[make])
-
-
-def test_what_the_user_declares():
-    name = next(name for name in NAMED if name.startswith("without_mask"))
-    like = {name: lambda x: x}
-    for declared, verdict in (({}, "differs"), ({"intended": [name]}, "by design"), ({"like": like}, "right")):
-        assert verdicts(cg.testing.audit(function_of(name), [X], **declared)) == [(name, verdict)]
 
 
 def test_what_the_user_declares_by_place(saved):
