@@ -399,23 +399,6 @@ def test_a_graph_of_tensorflow_1_does_not_give_the_gradient_of_a_wrong_solution(
                     session.run(fetched)
 
 
-def test_a_loaded_model(tmp_path):
-    """It checks too, and has the second derivative."""
-    model, w = tf.Module(), np.linalg.solve(ANY.T, DY)
-    specs = [tf.TensorSpec([3, 3], tf.float64), tf.TensorSpec([3], tf.float64)]
-    model.solve = tf.function(functools.partial(solve_by, "gmres"), input_signature=specs)
-    tf.saved_model.save(model, str(tmp_path))
-    solve = tf.saved_model.load(str(tmp_path)).solve
-    matrix, right = tf.constant(ANY), tf.constant(ONES)
-    with tf.GradientTape() as outer:
-        outer.watch(matrix)
-        _, (first,) = vjp(lambda: solve(matrix, right), [right], tf.constant(DY))
-    second = outer.gradient(first, matrix, output_gradients=right)
-    assert_all_close([first, second], [w, -np.outer(w, np.linalg.solve(ANY, ONES))], rtol=1e-9)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"linear\.gmres did not converge"):
-        solve(tf.ones([3, 3], tf.float64), tf.constant(DY))
-
-
 @pytest.mark.mode_table(feature="solver", mode="reloaded")
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_a_saved_model_in_a_fresh_process(solver, tmp_path):

@@ -126,8 +126,7 @@ OTHER_SHAPES = {
 }
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
-@pytest.mark.parametrize("name", OTHER_SHAPES)
+@pytest.mark.parametrize(("name", "jit_compile"), pairs(OTHER_SHAPES, [False, True]))
 def test_another_shape_that_is_only_known_at_run_time_is_an_error(name, jit_compile):
     make, message = OTHER_SHAPES[name]
 

@@ -59,8 +59,10 @@ def test_nothing_is_shown_without_a_gradient(capfd):
 
 
 @pytest.mark.core
-@pytest.mark.parametrize("run", [eager, traced])
-@pytest.mark.parametrize(("bad", "dtype"), [(np.nan, tf.bfloat16), (np.inf, tf.complex64), (-np.inf, tf.float64)])
+@pytest.mark.parametrize(
+    ("bad", "dtype", "run"),
+    [(np.nan, tf.bfloat16, eager), (np.inf, tf.complex64, traced), (-np.inf, tf.float64, eager)],
+)
 def test_a_gradient_that_is_not_finite_is_an_error_with_its_name(run, bad, dtype):
     x, dy = (np.array(a).astype(dtype.as_numpy_dtype) for a in (X, [1.0, bad * 1j if dtype.is_complex else bad, 2.0]))
     seen = []
@@ -218,8 +220,7 @@ def test_an_overflow_passes_the_check_while_the_loss_scale_can_shrink(scale, is_
         np.testing.assert_array_equal(run(function, [X], DY * np.inf)[1][0], DY * np.inf)
 
 
-@pytest.mark.parametrize("run", [eager, traced])
-@pytest.mark.parametrize("dtype", [tf.bfloat16, tf.complex64])
+@pytest.mark.parametrize(("dtype", "run"), [(tf.bfloat16, eager), (tf.complex64, traced)])
 def test_under_loss_scaling_the_gradient_is_shown_unscaled(dtype, run, capfd):
     seen = []
 
