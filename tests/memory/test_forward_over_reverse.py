@@ -33,7 +33,6 @@ def looped(x, w):
 LOOPS = {
     "scan": scanned("sqrt", True),
     "scan over slices": scanned("sqrt", False),
-    "scan, checkpoint=3": scanned(3, True),
     "scan, checkpoint=None": scanned(None, True),
     "scan in recompute_grad": lambda x, w: cg.recompute_grad(scanned("sqrt", True))(x, w),
     "while_loop": looped,
@@ -87,8 +86,7 @@ def test_a_tape_around_an_accumulator_gives_the_hessian_vector_product(loop, mod
         np.testing.assert_allclose(product, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("loop", "mode"), pairs(["while_loop", "scan"], RUNS))
-def test_the_tape_may_watch_other_tensors_than_the_accumulator(loop, mode):
-    slope, product = RUNS[mode](lambda x, w: tape_by_weights_alone(LOOPS[loop], x, w))(tf.constant(X), tf.constant(W))
+def test_the_tape_may_watch_other_tensors_than_the_accumulator():
+    slope, product = tape_by_weights_alone(looped, tf.constant(X), tf.constant(W))
     np.testing.assert_allclose(slope, gradient_by_hand(X, W)[0] @ V, rtol=1e-12)
     np.testing.assert_allclose(product, hessian_times(V)[1], rtol=1e-6)
