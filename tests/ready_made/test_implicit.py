@@ -328,7 +328,7 @@ def test_arguments_and_unknowns_of_every_shape(case, mode):
     assert_all_close([value, *gradients], [expected, *expected_gradients], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(("function", "mode"), zip(RIDGES, ["eager", "traced"], strict=True))
+@pytest.mark.parametrize(("function", "mode"), [(RIDGES[0], "eager"), (RIDGES[1], "traced")])
 def test_forward_mode_of_a_function_with_a_tape(function, mode):
     a, b, strength = map(tf.constant, RIDGE)
 
