@@ -109,10 +109,8 @@ def test_mixed_precision_with_loss_scaling(mode, library):
 @pytest.mark.parametrize(
     ("name", "mode", "scopes"),
     [
-        ("branches", "eager", ["full", "none"]),
         ("branches", "graph", ["activations", "list_of_layers"]),
-        ("branches", "jit", ["full"]),
-        ("block", "jit", ["larger_than"]),
+        ("block", "jit", ["larger_than", "none"]),
         ("sequences", "graph", ["full"]),
     ],
 )

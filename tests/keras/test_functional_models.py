@@ -106,17 +106,9 @@ def test_a_functional_model_has_value_and_gradient_of_the_function(name, library
     assert_equal(value_and_gradients(tf.function(loaded), UNITS), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.core
-def test_models_of_layers_and_calls(library, tmp_path):
-    model = deep_model(library)
-    expected = value_and_gradients(model, FEATURES)
-    assert all(np.any(gradient) for gradient in expected)
-    assert_same(value_and_gradients(saved_and_loaded(library, model, tmp_path), FEATURES), expected)
-    clone = library.models.clone_model(model)
-    clone.set_weights(model.get_weights())
-    assert_same(value_and_gradients(clone, FEATURES), expected)
+def test_the_summary_names_the_functions(library):
     lines = []
-    model.summary(line_length=160, print_fn=lambda line, **_: lines.append(line))
+    deep_model(library).summary(line_length=160, print_fn=lambda line, **_: lines.append(line))
     for name in ("embed_gradient", "stepped", "reverse_gradient", "tripled"):
         assert re.search(rf"{name}_\d+ \(FunctionCall\)", "\n".join(lines))
 
@@ -203,20 +195,6 @@ def test_a_model_in_a_model_on_another_shape(library):
     np.testing.assert_allclose(outer(steps), 2 * steps)
     around = library.layers.TimeDistributed(model_of(library, lambda z: cg.scale_gradient(2.0 * z, 0.5), 2))
     np.testing.assert_allclose(library.Model(y, around(y))(steps), 2 * steps)
-
-
-# Errors and names. The texts of errors are in tests/messages.
-
-
-def test_errors_are_those_of_the_function(library):
-    """Without the text that Keras adds to what is raised in a call."""
-    x = library.Input([3])
-    with pytest.raises(ValueError, match=r"^embed_gradient: "):
-        cg.embed_gradient(x, np.ones([2], np.float32), x)
-    with pytest.raises(
-        TypeError, match=r"^custom_gradient: '<lambda>' computes with KerasTensors that are not among its"
-    ):
-        cg.custom_gradient(lambda: (x * 2.0, lambda dy: []))()
 
 
 def test_a_function_without_a_name_can_be_registered_under_one(library, tmp_path):

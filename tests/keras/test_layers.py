@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import itertools
 import pickle
 
 import keras
@@ -136,26 +135,17 @@ def test_masks_pass_through(library):
     np.testing.assert_allclose(model(steps), model(steps[:, :2]), rtol=1e-6)
 
 
-def test_layers_around_each_step(library):
-    steps = np.stack([X, X], 1)
-    for make, value, _ in LAYERS.values():
-        layer = library.layers.TimeDistributed(make(layers_of(library)))
-        model = library.Model(inputs := library.Input([2, 3]), layer(inputs))
-        np.testing.assert_allclose(model(steps), np.stack([value, value], 1), rtol=1e-6)
-
-
 def test_copies_of_layers_and_functions(library):
     make, value, gradient = LAYERS["sign"]
     assert_close(copy.deepcopy(make(layers_of(library))), value, gradient)
     assert copy.deepcopy(steep) is steep
 
 
-@pytest.mark.parametrize("name", ["mixed_float16", "mixed_bfloat16"])
-def test_mixed_precision(name, library):
+def test_mixed_precision(library):
     for make, _, gradient in LAYERS.values():
-        with policy(library, name):
+        with policy(library, "mixed_float16"):
             value, found = value_and_gradients(make(layers_of(library)), dy=DY)
-        assert (value.dtype.name, found.dtype.name) == (name.removeprefix("mixed_"), "float32")
+        assert (value.dtype.name, found.dtype.name) == ("float16", "float32")
         np.testing.assert_allclose(found, gradient, rtol=4e-2, atol=4e-2)
 
 
@@ -209,11 +199,10 @@ NUMBERS = {
 }
 
 
-# The limit of a clip is one number.
-KINDS = [pair for pair in itertools.product(CHANGES, NUMBERS) if pair != ("clip", "an array")]
-
-
-@pytest.mark.parametrize(("name", "kind"), KINDS)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("reversal", "a number"), ("reversal", "an array"), ("scale", "a variable"), ("clip", "a variable of Keras")],
+)
 def test_a_number_changes_without_a_new_trace_and_is_saved_with_the_weights(name, kind, library, tmp_path):
     layer, argument, attribute, expected = CHANGES[name]
     number, x, traces = NUMBERS[kind](), library.Input([3]), []
@@ -253,7 +242,7 @@ def test_a_factor_may_come_with_each_call(library, tmp_path):
     assert_close(lambda x: scale(x, factor=tf.constant(3.0)), X, 3 * DY)
 
 
-@pytest.mark.parametrize("make", [float, tf.Variable, keras.Variable])
+@pytest.mark.parametrize("make", [float, tf.Variable])
 def test_limits_are_not_rounded_to_16_bits(make, library):
     """With a scaled loss they can exceed the range of float16."""
     limit = 5e4 * 2**0.5 if make is float else make(5e4 * 2**0.5, trainable=False)

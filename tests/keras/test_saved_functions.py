@@ -14,10 +14,8 @@ from tf_cg_ops._src.keras import registration
 from ..support.keras_models import DY, X, layers_of, saved_and_loaded, value_and_gradients
 
 SAVED = {
-    "straight_through": lambda: cg.straight_through(tf.round),
     "surrogate": lambda: cg.straight_through(tf.sign, "hard_tanh", slope=0.5),
     "grad_pass_through": lambda: cg.grad_pass_through(tf.floor),
-    "math": lambda: cg.straight_through(tf.math.rint),
     "nn": lambda: cg.straight_through(tf.nn.relu6),
     "Keras": lambda: cg.straight_through(keras.ops.sign, "sigmoid"),
 }
@@ -26,7 +24,6 @@ REFUSED = {
     "custom_gradient": (lambda: cg.custom_gradient(tf.math.softplus), "tf.math.softplus"),
     "recompute_grad of Keras": (lambda: cg.recompute_grad(keras.activations.gelu), "keras.activations.gelu"),
     "custom_vjp": (lambda: cg.custom_vjp(tf.nn.relu, lambda residuals, dy: dy), "tf.nn.relu"),
-    "custom_jvp": (lambda: cg.custom_jvp(tf.tanh), "tf.tanh"),
     "straight_through": (lambda: cg.straight_through(tf.sign, lambda x: tf.ones_like(x)), "tf.sign"),
     "override_gradients": (lambda: cg.override_gradients(tf.sign, {"Sign": lambda op, dy: dy}), "tf.sign"),
 }
@@ -75,7 +72,6 @@ def tanh_slope(x):
 ARGUMENTS = {
     "tf.math": ((tf.math.rint,), {}, np.ones_like),
     "decorated": ((cg.straight_through(tf.floor, "sigmoid"),), {}, np.ones_like),
-    "gelu": (("sign", keras.activations.gelu), {}, None),
     "tanh": (("sign", keras.activations.tanh), {}, tanh_slope),
     "the gelu of tf_keras": (("sign", tf_keras.activations.gelu), {}, None),
     "tanh of TensorFlow": (("sign",), {"surrogate": tf.tanh}, tanh_slope),

@@ -20,8 +20,7 @@ ROWS = {
         {"name": name} for name in ("scale", "clip by norm", "functions of one's own", "watch")
     ],
     "test_a_number_changes_without_a_new_trace_and_is_saved_with_the_weights": [
-        {"name": name, "kind": kind}
-        for name, kind in (("reversal", "an array"), ("scale", "a variable"), ("clip", "a number"))
+        {"name": name, "kind": kind} for name, kind in (("reversal", "an array"), ("clip", "a number"))
     ],
     "test_fit_with_recompute_is_that_of_the_plain_model": [
         {"name": "branches", "mode": "eager"},

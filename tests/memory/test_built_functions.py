@@ -5,7 +5,6 @@ That each call reads Python as it is then is in tests/same.
 
 import gc
 import threading
-import typing
 import weakref
 
 import numpy as np
@@ -25,13 +24,6 @@ class Slotted:
 
     def __init__(self, w):
         self.w = w
-
-    def method(self, x):
-        return self.w * x
-
-
-class Named(typing.NamedTuple):
-    w: typing.Any
 
     def method(self, x):
         return self.w * x
@@ -73,7 +65,6 @@ def call_under_a_tape(f, *args):
 # For each program, a function of the number of the call.
 PROGRAMS = {
     "a method of a class with slots": lambda i: call_under_a_tape(cg.recompute_grad(Slotted(tf.Variable(1.0)).method)),
-    "a method of a NamedTuple": lambda i: call_under_a_tape(cg.recompute_grad(Named(tf.constant(1.0)).method)),
     "a new lambda": lambda i: call_under_a_tape(cg.recompute_grad(lambda x: tf.sin(x) * x)),
     "a new variable as an argument": lambda i: call_under_a_tape(MULTIPLY, tf.Variable([1.0 * i])),
     "a new object as an argument": lambda i: call_under_a_tape(MULTIPLY, Slotted(tf.constant([2.0]))),

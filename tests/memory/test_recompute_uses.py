@@ -1,6 +1,4 @@
-"""recompute_grad of arguments that are used in several places, and of variables that TensorFlow does not report."""
-
-import functools
+"""recompute_grad of Tensors and variables that the function reads: slices, constants, loops and oneDNN."""
 
 import numpy as np
 import pytest
@@ -24,18 +22,6 @@ def gradients_of(function, mode, sources, *args):
         return [tf.convert_to_tensor(g) for g in tape.gradient(y, sources, output_gradients=DY)]
 
     return [gradient.numpy() for gradient in MODES[mode](derive)()]
-
-
-@pytest.mark.parametrize("mode", ["eager", "traced"])
-def test_a_ragged_tensor_passed_twice(mode):
-    values = tf.constant([2.0, 3.0])
-
-    def function(values):
-        ragged = tf.RaggedTensor.from_row_lengths(values, [1, 1])
-        return cg.recompute_grad(lambda a, b: a.flat_values * b.flat_values**2)(ragged, ragged)
-
-    (gradient,) = gradients_of(functools.partial(function, values), mode, [values])
-    np.testing.assert_allclose(gradient, 3 * values.numpy() ** 2 * DY.numpy(), rtol=1e-6)
 
 
 VARIABLE = tf.Variable([0.5, -1.0])
@@ -62,6 +48,42 @@ def test_a_function_with_variables_in_another_one(outer, mode):
     found, expected = (gradients_of(function, mode, [X, VARIABLE], X) for function in (recomputed, outer))
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.core
+def test_slices_of_a_tensor_that_the_function_reads():
+    table = tf.reshape(tf.range(6.0), [3, 2])
+    dx, dtable = gradients_of(cg.recompute_grad(lambda x: x * tf.gather(table, [1, 1])[0]), "eager", [X, table], X)
+    np.testing.assert_allclose(dx, [2.0, 3.0] * DY)
+    np.testing.assert_allclose(dtable, [[0, 0], X * DY, [0, 0]])
+
+
+@pytest.mark.core
+def test_integers_that_the_function_reads_stay_constants():
+    """So that shapes made of them are known while tracing."""
+    shape, shapes = tf.constant([2, 1]), []
+
+    @cg.recompute_grad
+    def function(x):
+        x = tf.reshape(x, shape)
+        shapes.append(x.shape)
+        return (x * x)[:, 0]
+
+    np.testing.assert_allclose(gradients_of(function, "eager", [X], X), [2.0 * X * DY])
+    assert shapes == [[2, 1]]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_effects_in_a_loop_that_the_value_does_not_depend_on(mode):
+    counter = tf.Variable([0.0, 0.0])
+
+    def function(x):
+        counter.assign_add([1.0, 1.0])
+        return tf.sin(x)
+
+    (dx,) = gradients_of(cg.recompute_grad(lambda x: in_a_loop(x, function)), mode, [X], X)
+    np.testing.assert_allclose(dx, gradients_of(lambda x: in_a_loop(x, tf.sin), "eager", [X], X)[0], rtol=1e-5)
+    np.testing.assert_array_equal(counter, [3.0, 3.0])
 
 
 # oneDNN fuses the gradients of a convolution and of a bias if both read the same op.

@@ -6,7 +6,6 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.modes import MODES as ORDERS
 from ..support.modes import RUNS as MODES
 from ..support.modes import assert_all_close, vjp_in_a_fresh_process
 from ..support.tensors import pairs
@@ -93,16 +92,6 @@ def test_a_maximum_that_only_the_run_tells(checkpoint):
     for maximum in (0, 1, 2, 9, 30):
         assert_close(run(tf.constant(X), tf.constant(maximum)), reference(X, W, DY, maximum))
     assert len(run.pretty_printed_concrete_signatures().split("\n\n")) == 1
-
-
-@pytest.mark.parametrize("orders", [ORDERS["traced"], ORDERS["jit"]])
-def test_second_order(orders):
-    def power(x):
-        return cg.while_loop(
-            lambda i, y: i < 7, lambda i, y: (i + 1, y * x), (0, tf.ones_like(x)), maximum_iterations=10
-        )[1]
-
-    assert_close(orders(power, X, DY), [X**7, DY * 7 * X**6, DY**2 * 42 * X**5])
 
 
 @pytest.mark.parametrize(
@@ -199,15 +188,6 @@ def test_a_saved_model_in_a_fresh_process(tmp_path):
     model.f = f
     *got, _ = vjp_in_a_fresh_process(model, [X, np.int32(13)], [DY], tmp_path)
     assert_close(got, reference(X, W, DY, 13))
-
-
-def test_functions_run_eagerly():
-    tf.config.run_functions_eagerly(True)
-    try:
-        (y,) = cg.while_loop(lambda y: y < 100.0, lambda y: (y * y,), (tf.constant(3.0),), maximum_iterations=50)
-    finally:
-        tf.config.run_functions_eagerly(False)
-    assert y == 6561.0
 
 
 def test_no_iterations_at_all():

@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
-import tf_cg_ops.layers
 from tf_cg_ops._src.ready_made.straight_through import DERIVATIVES
 
 from ..support.modes import RUNS, tape_vjp
@@ -76,22 +75,12 @@ def ignore(gradient):
     """Watches and returns nothing."""
 
 
-def layer(name, *args, like, **options):
-    # Made here, because some make variables.
-    layers = {dtype: getattr(cg.layers, name)(*args, dtype=dtype.name, **options) for dtype in REAL}
-    return like._replace(function=lambda x: layers[x.dtype](x), dtypes=REAL)
-
-
 @cg.custom_jvp
 def with_tangent(x):
     return half(x)
 
 
 with_tangent.defjvp(lambda primals, tangents: (half(primals[0]), half(tangents[0])))
-
-
-def recomputed_layer(x):
-    return cg.layers.Recompute(tf.keras.layers.Rescaling(FACTOR, dtype=x.dtype.name), dtype=x.dtype.name)(x)
 
 
 def residual(y, x):
@@ -177,25 +166,16 @@ ROWS = {
     ),
     "rules.pass_through": rule(cg.rules.pass_through, lambda dy: dy),
     "rules.zero": rule(cg.rules.zero, np.zeros_like),
-    "layers.ReverseGradient": layer("ReverseGradient", 2.0, like=REVERSED),
-    "layers.ScaleGradient": layer("ScaleGradient", 0.25, like=SCALED),
-    "layers.ClipGradient": layer("ClipGradient", norm=1.0, like=CLIPPED),
-    "layers.WatchGradient": layer("WatchGradient", callback=ignore, like=WATCHED),
-    "layers.StraightThrough": layer("StraightThrough", half, like=surrogate("identity", np.ones_like)),
-    "layers.EmbedGradient": halved(
-        lambda x: cg.layers.EmbedGradient(dtype=x.dtype.name)([half(x), half(tf.ones_like(x)), x]), dtypes=REAL
-    ),
-    "layers.Recompute": halved(recomputed_layer, dtypes=REAL),
 }
 # XLA cannot call Python.
-NOT_UNDER_XLA = {"layers.WatchGradient", "numpy_function", "watch_gradient"}
+NOT_UNDER_XLA = {"numpy_function", "watch_gradient"}
 # They compute no numbers: predicates, switches and tools.
-NO_NUMBERS = {"rules.elementwise", "layers.disable_remat", "layers.enable_remat"}
+NO_NUMBERS = {"rules.elementwise"}
 MODULES = {"compat", "layers", "linear", "rules", "saved_model", "sysconfig", "testing"}
 
 
 def test_no_function_is_missing():
-    parts = {"": cg, "layers.": cg.layers, "linear.": cg.linear, "rules.": cg.rules}
+    parts = {"": cg, "linear.": cg.linear, "rules.": cg.rules}
     parts |= {f"compat.{name}.": getattr(cg.compat, name) for name in cg.compat.__all__}
     there = {prefix + name for prefix, module in parts.items() for name in module.__all__}
     assert there - MODULES - NO_NUMBERS - {"__version__"} <= {name.partition(" ")[0] for name in ROWS}

@@ -22,7 +22,7 @@ SURROGATES = {
 }
 
 
-@pytest.mark.parametrize("slope", [0.5, 1, 32.0])
+@pytest.mark.parametrize("slope", [0.5, 32.0])
 @pytest.mark.parametrize(("surrogate", "dtype"), pairs(SURROGATES, [dtype for dtype in DTYPES if not dtype.is_complex]))
 def test_surrogates(surrogate, slope, dtype, rng, gradient):
     x, dy = random_array(rng, (5,), dtype), random_array(rng, (5,), dtype)
@@ -77,13 +77,6 @@ def test_a_surrogate_function_is_differentiated(name, mode):
         np.testing.assert_allclose(ddx, dy**2 * second(x), rtol=1e-12)
 
 
-@pytest.mark.parametrize("mode", ["eager", "traced"])
-def test_a_surrogate_function_in_forward_mode(mode):
-    with tf.autodiff.ForwardAccumulator(X, DY) as accumulator:
-        y = RUNS[mode](cg.straight_through(tf.sign, tf.tanh))(X)
-    np.testing.assert_allclose(accumulator.jvp(y), (1 - np.tanh(X) ** 2) * DY, rtol=1e-5)
-
-
 # What the derivative returns at x, and its numbers.
 DERIVATIVES = {
     "float64": (lambda x: tf.cast(x / 4, tf.float64), X / 4),
@@ -133,8 +126,7 @@ OTHER_SHAPES = {
 }
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
-@pytest.mark.parametrize("name", OTHER_SHAPES)
+@pytest.mark.parametrize(("name", "jit_compile"), pairs(OTHER_SHAPES, [False, True]))
 def test_another_shape_that_is_only_known_at_run_time_is_an_error(name, jit_compile):
     make, message = OTHER_SHAPES[name]
 
@@ -217,13 +209,3 @@ def test_a_loaded_model_reads_a_variable_at_the_call(name, tmp_path):
 def test_a_surrogate_that_closes_over_its_argument(mode):
     (dx,) = gradients(mode, lambda x: cg.straight_through(tf.sign, lambda u: u * x)(x), [X], DY)
     np.testing.assert_allclose(dx, DY * X)
-
-
-@pytest.mark.parametrize("size", [0.0, 1.0, 255.0, 1000.0])
-def test_fast_sigmoid_of_large_numbers_in_float16(size):
-    x = tf.constant([size, -size], tf.float16)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = cg.straight_through(tf.sign, surrogate="fast_sigmoid")(x)
-    dx = tape.gradient(y, x, output_gradients=tf.constant([1.0, 3.0], tf.float16))
-    np.testing.assert_allclose(dx, np.array([1.0, 3.0]) / (1 + size) ** 2, rtol=2e-3, atol=6e-8)

@@ -151,20 +151,6 @@ def autograph_for(f):
     return run
 
 
-def autograph_while(f):
-    @tf.function
-    def run(x):
-        i = tf.constant(0)
-        while i < 3:
-            i += 1
-            if i > 2:
-                break
-            x = f(x)
-        return x
-
-    return run
-
-
 def autograph_if(f):
     @tf.function
     def run(x):
@@ -187,7 +173,6 @@ CONTROLS = {
     "cond_in_a_loop": Control(cond_in_a_loop, lambda f, x: f(x * 2.0) * 2.0),
     "loop_in_a_cond": Control(loop_in_a_cond, lambda f, x: f(f(x))),
     "autograph_for": Control(autograph_for, lambda f, x: f(f(x) * 2.0) * 0.5),
-    "autograph_while": Control(autograph_while, lambda f, x: f(f(x))),
     "autograph_if": Control(autograph_if, lambda f, x: f(x) + x),
 }
 # With these numbers, cond and switch_case take the branches described above.

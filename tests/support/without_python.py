@@ -106,7 +106,7 @@ class Variables(tf.Module):
     def __init__(self):
         super().__init__()
         self.w = tf.Variable(f64(WEIGHT))
-        self.others = [tf.Variable(f64(0.25)) for _ in range(9)]
+        self.others = [tf.Variable(f64(0.25))]
 
 
 MODULE = Variables()
@@ -124,19 +124,6 @@ def with_variable(x):
         return 10.0 * dy * x * variables[0], [dy]
 
     return MODULE.w * x, grad_fn
-
-
-def reading_twice(x):
-    """Beside a custom gradient."""
-    return with_variable(x) * MODULE.w + MODULE.w.read_value() * x
-
-
-@cg.custom_gradient
-def scaling_variables(x):
-    return x * MODULE.w * tf.add_n([v.read_value() for v in MODULE.others]), lambda dy, variables: (
-        dy * MODULE.w,
-        [None] * len(variables),
-    )
 
 
 residual = cg.custom_vjp(lambda x: (x**2, (x, tf.cos(x))), lambda residuals, dy: dy * residuals[0] * residuals[1])
@@ -243,10 +230,6 @@ CASES = {
         lambda x: embed(x**3, x, x**2, fx_gx_manually_stopped=True),
         lambda: (X**3, DY * (3 * X**2 + X * 2 * X)),
     ),
-    "embed_scalar_fx": Case(
-        lambda x: embed(tf.reduce_sum(x**2), f64([5.0, 7.0, 11.0]), x, axis=None) * f64([1.0, 1.0, 1.0]),
-        lambda: (np.full(3, 5.25), np.sum(DY) * np.array([5.0, 7.0, 11.0])),
-    ),
     "embed_unknown_shape": Case(lambda x: embed(x**2, x**3, x), lambda: (X**2, DY * X**3), known_shape=False),
     "embed_live_and_stopped": Case(live_and_stopped, lambda: (X**5, DY * (X**2 * [5.0, 7.0, 11.0] + X**3 * 2 * X))),
     "embed_derivative": Case(
@@ -265,7 +248,6 @@ CASES = {
     "rule_nested": Case(lambda x: outer(x), lambda: (np.exp(X), DY * np.sin(X))),
     "rule_calling_function": Case(lambda x: calling_function(x), lambda: (np.cos(X), DY * 2 * X**2)),
     "rule_slices": Case(lambda x: slices(x), lambda: (X + 1, np.array([0.0, 77.0, 700.0]))),
-    "rule_unknown_shape": Case(lambda x: spike(x), lambda: (np.sign(X), 4 * DY * X), known_shape=False),
     "vjp": Case(lambda x: residual(x), lambda: (X**2, DY * X * np.cos(X))),
     "jvp": Case(lambda x: with_tangent(x), lambda: (X**2, DY * np.cos(X))),
     "recompute": Case(
@@ -302,10 +284,8 @@ FAILURES = {
     "while_loop": (Case(loop(plain), None), LOST),
     "embed_in_while_loop": (Case(loop(lambda y: embed(tf.sign(y), f64(4.0), y)), None), LOST),
     "cond": (Case(lambda x: tf.cond(x[0] > 0.0, lambda: plain(x), lambda: x), None), LOST),
-    "loop_in_nested_function": (Case(lambda x: tf.function(loop(plain), autograph=False)(x), None), LOST),
     "loop_in_many_nested_functions": (Case(in_functions(loop(plain), 66), None), LOST),
     "loop_in_functions_of_two_depths": (Case(in_functions_of_two_depths(loop(plain)), None), LOST),
-    "map_fn": (Case(lambda x: tf.map_fn(plain, x), None), LOST),
     "wrong_shape": (Case(lambda x: wrong_shape(x), None, known_shape=False), RULE_SHAPE),
 }
 
@@ -331,15 +311,8 @@ LIMITS = {
         DY * [0.0, 0.5, np.nan],
     ),
     "value_without_a_gradient_in_cpp": (Case(lambda x: gathering(x), None), NO_GRADIENT + "GatherV2"),
-    "pass_through_of_round": (Case(lambda x: cg.grad_pass_through(tf.round)(x), None), NO_GRADIENT + "Round"),
-    "gx_without_a_gradient_in_cpp": (
-        Case(lambda x: embed(x**2, tf.gather(x, [2, 1, 0]), x), None),
-        NO_GRADIENT + "GatherV2",
-    ),
     "variable_read_by_a_rule": (Case(lambda x: reading_variable(x), None), OF_VARIABLES),
     "variable_of_a_rule": (Case(lambda x: with_variable(x), None), OF_VARIABLES),
-    "variable_read_twice": (Case(reading_twice, None), OF_VARIABLES),
-    "variables_of_a_rule": (Case(lambda x: scaling_variables(x), None), OF_VARIABLES),
     "assigned": (Case(lambda x: (MODULE.others[0].assign(x[0]), plain(x))[1], None), OF_VARIABLES),
     "cond_beside": (
         Case(lambda x: plain(x) * tf.cond(x[0] > 0.0, lambda: x, lambda: 2.0 * x), None),

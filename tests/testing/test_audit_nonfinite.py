@@ -162,7 +162,7 @@ def first_of(f, *args):
     return first
 
 
-@pytest.mark.parametrize(("f", "mode"), pairs(CASES, MODES, quick=5))
+@pytest.mark.parametrize(("f", "mode"), pairs(CASES, MODES, quick=2))
 def test_the_op_is_found(mode, f, tmp_path):
     case = CASES[f]
     if mode == "saved" and f is with_a_rule_of_tensorflow:
@@ -234,14 +234,13 @@ def test_an_argument_or_variable_that_is_not_finite():
 
 TO_NAN = {
     "Softmax": lambda x: loss(tf.nn.softmax(x)),
-    "Sub": lambda x: loss(x - tf.reduce_max(x)),
     "MatMul": lambda x: loss(tf.linalg.matvec(tf.linalg.diag([1.0, 2.0, 0.0]), x)),
     "Mul": lambda x: loss(0.0 * x),
     "of the gradient": lambda x: loss(tf.exp(-(x**2))),
 }
 
 
-@pytest.mark.parametrize(("name", "is_variable"), [(name, v) for name in TO_NAN for v in (False, True)])
+@pytest.mark.parametrize(("name", "is_variable"), pairs(TO_NAN, [False, True]))
 def test_an_infinity_in_an_argument_or_variable_is_named_and_not_the_op_that_it_reaches(name, is_variable):
     wrong = tf.constant([0.1, 1.0, math.inf])
     w = tf.Variable(wrong, name="w")
@@ -263,8 +262,6 @@ def weighted_magnitude(x):
 CLOSURES = {
     "function": (weighted, "Sqrt"),
     "after the op": (lambda x: tf.reduce_sum(MASK * tf.math.log(x)), "Log"),
-    "matrix": (lambda x: tf.reduce_sum(tf.norm(tf.linalg.matvec(tf.zeros([2, 2]), x)) * WEIGHTS), "Sqrt"),
-    "where": (lambda x: tf.reduce_sum(tf.where(MASK > 2, tf.math.log(x), WEIGHTS)), "Log"),
     "called": (tf.function(weighted), "Sqrt"),
     "recomputed": (cg.recompute_grad(weighted), "Sqrt"),
     "custom gradient": (weighted_magnitude, "<lambda>"),
@@ -301,7 +298,7 @@ def test_the_sum_of_the_gradients_of_an_argument():
     assert (first.function, first.at, first.where) == ("AddN", "", "gradient")
 
 
-@pytest.mark.parametrize("dtype", [tf.half, tf.bfloat16, tf.float64, tf.complex64], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("dtype", [tf.half, tf.complex64], ids=lambda dtype: dtype.name)
 def test_dtypes(dtype):
     x = tf.cast(X, dtype)
     assert cg.testing.audit(lambda x: tf.math.real(tf.reduce_sum(tf.exp(x))), [x]).first_nonfinite is None

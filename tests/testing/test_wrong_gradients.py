@@ -106,12 +106,6 @@ def test_a_wrong_gradient_is_found_and_named(name):
         np.testing.assert_allclose(got, 2 * expected, rtol=1e-7)
 
 
-def test_the_message_and_the_table_name_the_seed_of_the_upstream():
-    text = message_of_failure(decorated(tf.sin, lambda dy, x: -dy), [X], seed=3)
-    assert ": for a random upstream gradient (seed 3) it must be " in text
-    assert "\ngradients of 'faulty' for random upstream gradients (seed 3)\n" in text
-
-
 def in_float32(x):
     return tf.cast(tf.exp(tf.cast(x, tf.float32)), tf.float64)
 
