@@ -118,6 +118,14 @@ def test_arguments_and_outputs(name, library):
     assert_equal(*with_and_without(library, found))
 
 
+def test_a_state_as_an_input_of_a_model(library):
+    layer = layers_of(library).Recompute(gru := library.layers.GRU(4, return_state=True))
+    x, initial = library.Input([5, 3]), library.Input([4])
+    model = library.Model([x, initial], layer(x, initial_state=initial))
+    steps, state = tf.constant(STEPS), tf.ones([2, 4])
+    np.testing.assert_allclose(model([steps, state])[0], gru(steps, initial_state=state)[0], rtol=1e-5, atol=1e-6)
+
+
 def test_a_layer_in_a_function_and_without_a_call_is_built(library):
     layer = layers_of(library).Recompute(nested(library))
     tf.function(layer)(tf.constant(UNITS))
@@ -210,6 +218,7 @@ def test_intermediate_values_are_not_kept(library):
 
 STATEFUL = {
     "lstm": lambda k: k.layers.LSTM(4, stateful=True),
+    "bidirectional": lambda k: k.layers.Bidirectional(k.layers.LSTM(4, stateful=True)),
     "model": lambda k: k.Sequential([k.layers.Dense(3), k.layers.LSTM(4, stateful=True)]),
 }
 # What resets a layer. A model of Keras 3 has no method for it.
@@ -320,14 +329,16 @@ def test_models_are_saved_loaded_cloned_copied_and_exported(library, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:Layer InputLayer does not have a `quantize` method:UserWarning")
-def test_quantized_layers():
+@pytest.mark.parametrize("mode", ["int8", "float8"])
+def test_quantized_layers(mode):
     x = np.ones([4, 4], np.float32)
 
     def found(wrap):
         model = keras.Sequential([keras.Input([4]), wrap(keras.layers.Dense(4)), keras.layers.Dense(1)])
         value_and_gradients(model, x)  # Traced before.
-        model.quantize("float8")
-        return [model(x).numpy(), *fitted(model, x, np.zeros([4, 1]), "graph", epochs=3)]
+        model.quantize(mode)
+        trained = fitted(model, x, np.zeros([4, 1]), "graph", epochs=3) if mode == "float8" else []
+        return [model(x).numpy(), *trained]
 
     assert_equal(*with_and_without(keras, found))
 
@@ -366,3 +377,46 @@ def test_a_stateless_call_changes_no_variables():
     _, updated = layer.stateless_call(variables_of(layer), state, x, training=True)
     assert_equal(layer.get_weights(), before)
     assert all(np.any(np.not_equal(new, old)) for new, old in zip(updated, state, strict=True))
+
+
+def enable_lora(layer):
+    layer.enable_lora(2)
+    layer.lora_kernel_b.assign(np.ones(layer.lora_kernel_b.shape))
+
+
+# For each change of a layer, the layer and what changes it after a call.
+CHANGES = {
+    "enable_lora": (
+        lambda: keras.layers.Dense(2, "tanh", kernel_initializer=keras.initializers.Constant(0.3)),
+        enable_lora,
+    ),
+    "the rate of a Dropout": (
+        lambda: keras.layers.Dropout(0.5, seed=1),
+        lambda layer: setattr(layer, "rate", 0.25),
+    ),
+}
+
+
+@pytest.mark.parametrize("wrap", [cg.layers.Recompute, keras.remat], ids=["Recompute", "remat"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_of_the_layer_has_its_effect_from_the_next_call_on(change, wrap, remat):
+    make, apply = CHANGES[change]
+    training = {"training": True} if "Dropout" in change else {}
+
+    def found(call, layer):
+        def run(x):
+            return call(x, **training)
+
+        run.trainable_variables = layer.trainable_variables
+        return value_and_gradients(run, UNITS)
+
+    results = []
+    for wrapped in (plain, wrap):
+        layer = make()
+        call = wrapped(layer)
+        before = found(call, layer)
+        keras.utils.set_random_seed(1)
+        apply(layer)
+        results.append([*before, *found(call, layer)])
+        assert not np.allclose(before[0], found(call, layer)[0])
+    assert_equal(*results)

@@ -104,8 +104,9 @@ def assert_same_bits(found, expected):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_values_and_gradients_are_the_plain_ones(function, mode):
-    planned = cg.recompute_grad(function, memory="auto" if mode == "traced" else 0.85)
+@pytest.mark.parametrize("memory", ["auto", 0.85])
+def test_values_and_gradients_are_the_plain_ones(memory, function, mode):
+    planned = cg.recompute_grad(function, memory=memory)
     assert any(segment.is_recomputed for segment in planned.plan(X).segments)
     run = MODES[mode]
     found = run(functools.partial(gradients, planned))()
@@ -130,6 +131,20 @@ def test_gradients_do_not_depend_on_where_the_graph_is_cut(monkeypatch):
     while not places or len(places) < places[0] - 1:
         for a, b in zip(tf.function(gradients)(cg.recompute_grad(with_maxima, memory="auto")), expected, strict=True):
             np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-5, err_msg=f"cut at {len(places)}")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_derivatives_of_two_orders(mode):
+    def second(function):
+        with tf.GradientTape() as outer:
+            dx, dw = gradients(function)[1:4:2]
+            loss = tf.reduce_sum(dx * DY) + tf.reduce_sum(dw**2)
+        return outer.gradient(loss, WEIGHTS)
+
+    run = MODES[mode]
+    found = run(lambda: second(cg.recompute_grad(chain, memory=0.8)))()
+    for a, b in zip(found, run(lambda: second(chain))(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("mode", ["eager", "traced"])
@@ -157,6 +172,60 @@ def test_state_is_written_once_and_random_numbers_are_drawn_once(mode):
     np.testing.assert_allclose(y, X * dx, rtol=1e-5)  # The function is linear, for its random numbers.
     assert np.mean(y == 0) > 0.5
     assert float(counter) == 11.0
+
+
+def losses_of_twenty_steps(memory):
+    """Of a small residual network with batch normalization and dropout."""
+    initial = np.random.default_rng(3).normal(size=[4, 3, 3, 4, 4]) / 6
+    kernels = [tf.Variable(kernel, dtype=tf.float32) for kernel in initial]
+    means, step = [tf.Variable(tf.zeros([4])) for _ in kernels], tf.Variable(0)
+
+    def network(x):
+        step.assign_add(1)
+        for number, (kernel, mean) in enumerate(zip(kernels, means, strict=True)):
+            h, of_batch, _ = tf.compat.v1.nn.fused_batch_norm(x, tf.ones([4]), tf.zeros([4]))
+            mean.assign(0.9 * mean + 0.1 * of_batch)
+            h = tf.nn.conv2d(tf.nn.relu(h), kernel, 1, "SAME")
+            x = x + tf.nn.experimental.stateless_dropout(h, 0.3, seed=[step, number])
+        return tf.reduce_mean(x, [1, 2])
+
+    function = network if memory is None else cg.recompute_grad(network, memory=memory)
+
+    @tf.function
+    def train(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((function(x) - tf.reduce_max(x, [1, 2])) ** 2)
+        for kernel, gradient in zip(kernels, tape.gradient(loss, kernels), strict=True):
+            kernel.assign_sub(0.1 * gradient)
+        return loss
+
+    images = np.random.default_rng(4).normal(size=[20, 8, 6, 6, 4])
+    losses = [train(tf.constant(each, tf.float32)) for each in images]
+    return [*losses, *means, *kernels, step]
+
+
+def test_twenty_steps_of_training_have_the_losses_of_plain_ones():
+    expected = losses_of_twenty_steps(None)
+    assert expected[19] < 0.9 * expected[0]
+    for memory in ("auto", 0.8):
+        assert_same_bits(losses_of_twenty_steps(memory), expected)
+
+
+def test_structures_of_arguments_and_results():
+    def function(pair, *, scale):
+        a, b = pair
+        for w in WEIGHTS:
+            a, b = tf.tanh(a @ w), b * scale + a
+        return {"a": a, "rest": [b, a + b]}
+
+    def run(function):
+        scale = tf.constant(0.5)
+        with tf.GradientTape() as tape:
+            tape.watch([X, scale])
+            value = function((X, tf.ones_like(X)), scale=scale)
+        return [*tf.nest.flatten(value), *tape.gradient(value, [X, scale, *WEIGHTS])]
+
+    assert_same_bits(run(cg.recompute_grad(function, memory=0.7)), run(function))
 
 
 def test_functions_with_little_to_plan():
@@ -328,7 +397,7 @@ def test_a_budget_takes_the_less_time_the_larger_it_is():
     assert plans[0].extra_compute > plans[-1].extra_compute == 0
 
 
-@pytest.mark.parametrize("function", [dense, normalized])
+@pytest.mark.parametrize("function", [chain, dense, normalized])
 def test_the_plan_is_the_best_of_all_cuts(function):
     graph = tf.function(function).get_concrete_function(X).graph
     costs = GraphCosts(graph, graph.inputs, graph.inputs, lambda op: False)
@@ -409,6 +478,23 @@ def test_methods_and_pickles():
 @cg.recompute_grad(memory="auto")
 def at_top_level(x):
     return chain(x)
+
+
+def test_a_saved_function(tmp_path):
+    module = tf.Module()
+    module.weights = WEIGHTS
+    module.f = tf.function(cg.recompute_grad(normalized, memory=0.8), input_signature=[tf.TensorSpec([64, 8])])
+    tf.saved_model.save(module, tmp_path / "saved")
+    loaded = tf.saved_model.load(tmp_path / "saved")
+
+    def run(function, weights):
+        with tf.GradientTape() as tape:
+            tape.watch(X)
+            y = function(X)
+        return [y, *tape.gradient(y, [X, *weights], output_gradients=DY)]
+
+    for a, b in zip(run(loaded.f, loaded.weights), run(normalized, WEIGHTS), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-5)
 
 
 def test_a_plot():

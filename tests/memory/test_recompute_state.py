@@ -8,7 +8,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.modes import RUNS as MODES
-from ..support.modes import vjp
+from ..support.modes import vjp, vjp_in_a_fresh_process
 from ..support.observed import num_eager_tensors
 from ..support.tensors import pairs
 
@@ -43,6 +43,7 @@ SEEDS = keras.random.SeedGenerator(4)
 # For each source of random numbers, a function whose value is x times random numbers.
 RANDOM = {
     "dropout": lambda x: tf.nn.dropout(x, 0.5),
+    "uniform": lambda x: x * tf.random.uniform(tf.shape(x), 0.5, 2.0),
     "uniform_with_a_seed": lambda x: x * tf.random.uniform(tf.shape(x), seed=5),
     "normal": lambda x: x * tf.random.normal(tf.shape(x)),
     "truncated_normal": lambda x: x * tf.random.truncated_normal(tf.shape(x)),
@@ -123,6 +124,22 @@ def test_the_random_numbers_are_not_kept():
     assert tape.gradient(y, x) is not None
 
 
+@pytest.mark.parametrize("mode", ["eager", "jit"])
+def test_second_derivatives_have_the_random_numbers_of_the_value(mode):
+    function = cg.recompute_grad(lambda x: tf.nn.dropout(x, 0.5) * x)
+
+    def run(x):
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            y, dx = value_and_gradient(function, x, DY)
+        return y, dx, outer.gradient(dx, x, output_gradients=DY)
+
+    y, dx, ddx = MODES[mode](run)(3.0 * ONES)
+    factors = y / 9.0
+    np.testing.assert_allclose(dx, DY * 6.0 * factors, rtol=1e-6)
+    np.testing.assert_allclose(ddx, DY * DY * 2.0 * factors, rtol=1e-6)
+
+
 def test_a_graph_and_session_of_tensorflow_1():
     with tf.Graph().as_default() as graph:
         x = tf.compat.v1.placeholder(tf.float32, [4, 64])
@@ -132,6 +149,33 @@ def test_a_graph_and_session_of_tensorflow_1():
             y, dx = session.run([y, dx], {x: ONES.numpy()})
     np.testing.assert_allclose(dx, DY * y, rtol=1e-6)
     assert np.unique(y).size > 1
+
+
+def test_a_saved_model_in_a_fresh_process(tmp_path):
+    model = tf.Module()
+    model.v = tf.Variable(2.0)
+
+    @cg.recompute_grad
+    def function(x):
+        y = tf.nn.dropout(x, 0.5) * model.v
+        model.v.assign_add(1.0)
+        return y
+
+    model.f = tf.function(function, input_signature=[tf.TensorSpec([4, 64])])
+    y, dx, dv, v = vjp_in_a_fresh_process(model, [ONES.numpy()], [DY.numpy()], tmp_path)
+    np.testing.assert_allclose(dx, DY * y, rtol=1e-5)
+    np.testing.assert_allclose(dv, np.sum(DY * y) / 2.0, rtol=1e-4)
+    assert np.unique(y).size > 1
+    assert v == 3.0
+
+
+def test_random_numbers_with_seeds_are_the_same_in_each_program():
+    def numbers():
+        tf.random.set_seed(1)
+        function = cg.recompute_grad(RANDOM["uniform_with_a_seed"])
+        return value_and_gradient(function, ONES, DY)[0]
+
+    np.testing.assert_array_equal(numbers(), numbers())
 
 
 def test_the_random_numbers_follow_the_global_seed():
@@ -146,10 +190,46 @@ def test_the_random_numbers_follow_the_global_seed():
     assert numbers(1) == numbers(1) != numbers(2)
 
 
-def test_an_embedding_keeps_sliced_gradients():
+@pytest.mark.parametrize("mode", MODES)
+def test_a_variable_is_read_as_it_was_and_written_once(mode):
+    v, total = tf.Variable([2.0, 3.0]), tf.Variable(0.0)
+    x, dy = tf.constant([1.0, 2.0]), tf.constant([1.0, 10.0])
+
+    @cg.recompute_grad
+    def function(x):
+        total.assign_add(tf.reduce_sum(x))
+        y = tf.sin(x * v)
+        v.assign(2.0 * v)
+        return y * v
+
+    def run():
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        v.assign([100.0, 100.0])
+        return y, *tape.gradient(y, [x, v], output_gradients=dy)
+
+    v.assign([2.0, 3.0])
+    y, dx, dv = MODES[mode](run)()
+    w = np.array([2.0, 3.0])
+    np.testing.assert_allclose(y, np.sin(x * w) * 2 * w, rtol=1e-5)
+    np.testing.assert_allclose(dx, dy * np.cos(x * w) * w * 2 * w, rtol=1e-5)
+    np.testing.assert_allclose(dv, dy * (np.cos(x * w) * x * 2 * w + np.sin(x * w)), rtol=1e-5)
+    assert total.numpy() == 3.0
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+def test_an_embedding_keeps_sliced_gradients(mode):
     table = tf.Variable(tf.reshape(tf.range(6.0), [3, 2]))
-    lookup = cg.recompute_grad(lambda i: tf.sin(tf.nn.embedding_lookup(table, i)))
-    _, dtable = vjp(lambda: lookup(tf.constant([2, 0, 2])), table, tf.constant([[1.0, 10.0]] * 3))
-    assert isinstance(dtable, tf.IndexedSlices)
+
+    def run():
+        _, dtable = vjp(
+            lambda: cg.recompute_grad(lambda i: tf.sin(tf.nn.embedding_lookup(table, i)))(tf.constant([2, 0, 2])),
+            table,
+            tf.constant([[1.0, 10.0]] * 3),
+        )
+        assert isinstance(dtable, tf.IndexedSlices)
+        return tf.convert_to_tensor(dtable)
+
     expected = np.cos(table.numpy()) * [1.0, 10.0] * np.array([[1.0], [0.0], [2.0]])
-    np.testing.assert_allclose(tf.convert_to_tensor(dtable), expected, rtol=1e-5)
+    np.testing.assert_allclose(MODES[mode](run)(), expected, rtol=1e-5)

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import logging
 
+import keras
 import numpy as np
 import pytest
 import scipy.optimize
@@ -75,13 +76,14 @@ def itself(x):
 
 
 def orders_of_cubic():
-    """The root and its first three derivatives, from differentiating 1 = y' (3 y**2 + 1)."""
+    """The root and its first four derivatives, from differentiating 1 = y' (3 y**2 + 1)."""
     y = cubic_root(tf.constant(X)).numpy()
     s = 3 * y**2 + 1
     y1 = 1 / s
     y2 = -6 * y * y1**2 / s
     y3 = -(6 * y1**3 + 18 * y * y1 * y2) / s
-    return y, y1, y2, y3
+    y4 = -(36 * y1**2 * y2 + 18 * y * y2**2 + 24 * y * y1 * y3) / s
+    return y, y1, y2, y3, y4
 
 
 cubic = cg.implicit_root(cubic_residual, cubic_root, batched=True)
@@ -132,9 +134,11 @@ def test_a_loaded_model(tmp_path):
         MODES["eager"](loaded.unsolved, X, DY)
 
 
-def test_the_third_order():
+def test_the_third_and_fourth_order():
     third = derivative(derivative(derivative(cg.implicit_root(cubic_residual, cubic_root))))
     np.testing.assert_allclose(RUNS["traced"](third)(tf.constant(X)), orders_of_cubic()[3], rtol=1e-10)
+    fourth = derivative(derivative(derivative(derivative(cubic))))
+    np.testing.assert_allclose(fourth(tf.constant(X)), orders_of_cubic()[4], rtol=1e-9)
 
 
 def richardson(vjp, dy, steps=400):
@@ -254,7 +258,9 @@ def second_orders(function, x, dy):
 
 ALL_KINDS = [("positional", kind, ("eager", "traced")[i % 2]) for i, kind in enumerate(KINDS)]
 ALL_KINDS += [("positional", kind, "jit") for kind in ("batch", "minimum", "structure")]
-ALL_PLACES = [(place, [*KINDS][i], ("traced", "around")[i % 2]) for i, place in enumerate(PLACES)]
+ALL_PLACES = [
+    (place, [*KINDS][i], mode) for i, place in enumerate(PLACES) for mode in ("eager", ["traced", "around"][i % 2])
+]
 
 
 @pytest.mark.parametrize(("place", "kind", "mode"), ALL_KINDS + ALL_PLACES)
@@ -311,9 +317,11 @@ MATRICES = {
     "systems for matrices": (SYSTEMS, tf.linalg.solve, random([5, 2, 2], [5, 2, 3]), ["eager", JIT]),
     "no systems": (SYSTEMS, tf.linalg.solve, random([0, 2, 2], [0, 2, 3]), [UNKNOWN]),
     "structures": (BATCH, cubic_root, random([4]), [UNKNOWN]),
+    "no structures": (BATCH, cubic_root, random([0]), [UNKNOWN]),
     "ridge": (RIDGES[1], ridge, RIDGE, ["eager", UNKNOWN]),
-    "ridge by a tape": (RIDGES[0], ridge, RIDGE, ["eager"]),
+    "ridge by a tape": (RIDGES[0], ridge, RIDGE, ["eager", "traced"]),
     "a scalar": (CUBIC, cubic_root, random([]), ["eager"]),
+    "a matrix": (CUBIC, cubic_root, random([2, 3]), ["eager"]),
     "no unknown": (CUBIC, cubic_root, random([0]), ["traced"]),
     "aux": (ONE, cubic_root, random([3]), ["eager", "tf1"]),
 }
@@ -328,7 +336,8 @@ def test_arguments_and_unknowns_of_every_shape(case, mode):
     assert_all_close([value, *gradients], [expected, *expected_gradients], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(("function", "mode"), [(RIDGES[0], "eager"), (RIDGES[1], "traced")])
+@pytest.mark.parametrize("function", RIDGES)
+@pytest.mark.parametrize("mode", ["eager", "traced"])
 def test_forward_mode_of_a_function_with_a_tape(function, mode):
     a, b, strength = map(tf.constant, RIDGE)
 
@@ -339,6 +348,15 @@ def test_forward_mode_of_a_function_with_a_tape(function, mode):
 
     found = RUNS[mode](functools.partial(jvp, function))(strength)
     np.testing.assert_allclose(found, jvp(ridge, strength), rtol=1e-11)
+
+
+@pytest.mark.parametrize(("dtype", "batched"), pairs([tf.float16, tf.bfloat16], [False, True], quick=2))
+def test_a_root_in_16_bits(dtype, batched):
+    x, dy = tf.constant([0.7, -1.3, 1.1], dtype), tf.constant([1.0, 10.0, -3.0], dtype)
+    solve = lambda x: tf.cast(cubic_root(tf.cast(x, tf.float64)), dtype)  # noqa: E731
+    y, dx = vjp(lambda: cg.implicit_root(cubic_residual, solve, batched=batched)(x), x, dy)
+    expected = np.array([1.0, 10.0, -3.0]) / (1 + 3 * tf.cast(y, tf.float64).numpy() ** 2)
+    np.testing.assert_allclose(tf.cast(dx, tf.float64), expected, rtol=4e-2)
 
 
 def test_a_linear_solver_gets_and_returns_the_structure():
@@ -361,7 +379,7 @@ READERS = {
 
 
 MODES_OF_READERS = {
-    "eager": ("minimum", "linear.cg"),
+    "eager": ("root", "minimum", "gmres", "linear.cg"),
     "traced": ("batch", "linear.gmres"),
     "jit": ("root",),
 }
@@ -490,6 +508,14 @@ def test_nothing_differentiable(mode, caplog):
     assert not caplog.records
 
 
+def test_in_a_functional_model():
+    inputs = keras.Input([3], dtype="float64")
+    model = keras.Model(inputs, root(lambda a, b: a * b)(inputs, inputs))
+    _, (dx,) = tape_vjp(model, [tf.constant(X[None])], tf.constant(DY[None]))
+    y = cubic_root(tf.constant(X**2)).numpy()
+    np.testing.assert_allclose(dx[0], 2 * X * DY / (3 * y**2 + 1))
+
+
 @pytest.mark.parametrize("mode", ["eager", "traced"])
 def test_the_system_of_a_symmetric_contraction_is_positive_definite(mode):
     """So `linear.cg` solves it. The fixed point is the one of y = S y + x, whose derivative is the inverse of I - S."""
@@ -504,6 +530,12 @@ def test_the_system_of_a_symmetric_contraction_is_positive_definite(mode):
         tf.constant([1.0, 2.0, 3.0], tf.float64), tf.constant(dy)
     )
     np.testing.assert_allclose(dx, inverse @ dy, rtol=1e-9)
+
+
+def test_a_singular_jacobian_is_left_to_the_linear_solver():
+    function = cg.implicit_root(lambda y, x: y**2 - x, tf.sqrt)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not invertible"):
+        derivative(function)(tf.constant([0.0, 1.0]))
 
 
 NOT_SOLVED = {

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import re
 
 import numpy as np
@@ -10,7 +11,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.modes import RUNS, assert_all_close, vjp, vjp_in_a_fresh_process
+from ..support.modes import RUNS, assert_all_close, derivative, vjp, vjp_in_a_fresh_process
 from ..support.tensors import pairs, random_array
 
 SOLVERS = {"cg": cg.linear.cg, "gmres": cg.linear.gmres}
@@ -20,6 +21,7 @@ SYMMETRIC, ANY = (
 )
 S = SYMMETRIC[:2, :2]
 ONES, DY = np.ones(3), np.array([1.0, 10.0, 100.0])
+VECTOR = tf.constant([1.0, 2.0])
 
 
 def solve_by(solver, matrix, right, **options):
@@ -84,11 +86,21 @@ def test_the_exact_solution_is_differentiated(case, mode):
 HERMITIAN, COMPLEX = np.array([[4.0, 1.0 - 2.0j], [1.0 + 2.0j, 3.0]]), np.array([[4.0, 1.0 - 1j], [1.5 + 2j, 5.0]])
 # The solver, the matrix, the right-hand side, options and the tolerance of the result.
 VALUES = {
+    "restarts": (
+        "gmres",
+        random_array(np.random.default_rng(1), [25, 25]) + 12 * np.eye(25),
+        np.arange(25.0),
+        {"restart": 7},
+    ),
     "more directions than unknowns": ("gmres", S, [1.0, 2.0], {"restart": 40}),
     "no positive diagonal": ("gmres", [[0.0, 0, 1], [1.0, 0, 0], [0.0, 1, 0]], [1.0, 0.0, 0.0], {}),
+    "float32": ("cg", S, np.float32([1, 2]), {"tol": 1e-5}),
+    "float16": ("gmres", S, np.float16([1, 2]), {}),
     "bfloat16": ("cg", S, np.array([1, 2], tf.bfloat16.as_numpy_dtype), {}),
     "complex": ("cg", HERMITIAN, [1.0 - 1j, 2j], {}),
     "complex, gmres": ("gmres", COMPLEX, [1.0 - 1j, 2j], {}),
+    "small": ("cg", S, np.float32([1e-30, 2e-30]), {"tol": 1e-5}),
+    "large": ("gmres", S, np.float32([1e30, 2e30]), {"tol": 1e-5}),
     "the identity": ("gmres", 2 * np.eye(3), [1.0, 2.0, -3.0], {"tol": np.float32(1e-6)}),
     "no unknown": ("cg", np.zeros([0, 0]), np.zeros(0), {}),
 }
@@ -162,13 +174,28 @@ def test_a_start_and_a_preconditioner_save_applications(rng):
     assert count(cg.linear.gmres, np.diag([2.0, 3.0]), np.array([2.0, 6.0]), restart=3)[1] == 2 + 1
 
 
+@pytest.mark.parametrize("mode", ["eager", pytest.param("traced", marks=pytest.mark.slow)])
+def test_the_third_derivative_with_respect_to_what_the_matrix_reads(mode):
+    """The sum of the solution is 3 / p."""
+    third = derivative(derivative(derivative(lambda p: cg.linear.cg(lambda u: p * u, tf.constant([1.0, 2.0])))))
+    np.testing.assert_allclose(RUNS[mode](third)(tf.constant(2.0)), -18 / 16, rtol=1e-5)
+
+
 @pytest.mark.mode_table(feature="solver", mode="forward_mode_eager")
-@pytest.mark.parametrize(("solver", "wrap"), [(solver, wrap) for solver in SOLVERS for wrap in ("eager", "traced")])
-def test_forward_mode(solver, wrap):
+@pytest.mark.parametrize(
+    ("solver", "wrap", "captures"),
+    [
+        *((solver, wrap, False) for solver in SOLVERS for wrap in ("eager", "traced")),
+        pytest.param("cg", "traced", True, marks=pytest.mark.slow),  # TensorFlow takes 20 seconds.
+    ],
+)
+def test_forward_mode(solver, wrap, captures):
+    """Also for a matrix that the tf.function captures."""
     matrix, right = tf.constant(SYMMETRIC if solver == "cg" else ANY), tf.constant(ONES)
-    run = RUNS[wrap](functools.partial(solve_by, solver))
+    solve = functools.partial(solve_by, solver)
+    run = RUNS[wrap](functools.partial(solve, matrix) if captures else solve)
     with tf.autodiff.ForwardAccumulator([matrix, right], [2 * matrix, tf.constant(DY)]) as accumulator:
-        u = run(matrix, right)
+        u = run(right) if captures else run(matrix, right)
     np.testing.assert_allclose(accumulator.jvp(u), np.linalg.solve(matrix, DY) - 2 * u, rtol=1e-9)
 
 
@@ -210,6 +237,17 @@ def test_vectorized_map(solver):
         mapped(tf.constant(right * [[1.0], [1.0], [np.nan]]))
 
 
+@pytest.mark.slow  # TensorFlow takes half a minute to vectorize the derivatives.
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_gradients_around_a_map_with_the_matrix_in_a_variable(solver):
+    right, variable = tf.constant([[1.0, 2.0], [0.0, 0.0], [-3.0, 1.0]], tf.float64), tf.Variable(S)
+    upstream, solve = np.array([[1.0, -10.0], [2.0, 20.0], [3.0, 0.5]]), functools.partial(solve_by, solver, variable)
+    u, (by_right, by_matrix) = vjp(lambda: tf.vectorized_map(solve, right), [right, variable], tf.constant(upstream))
+    expected = np.linalg.solve(S, upstream.T).T
+    np.testing.assert_allclose(by_right, expected, rtol=1e-9)
+    np.testing.assert_allclose(by_matrix, -np.einsum("bi,bj->ij", expected, u), rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.mode_table(feature="solver", mode="mode")
 @pytest.mark.parametrize(("mode", "solver"), pairs(RUNS, SOLVERS))
 def test_a_matrix_that_uses_a_tape(mode, solver):
@@ -241,11 +279,13 @@ UNSUITABLE = ": A must be symmetric (Hermitian) and positive definite, and so mu
 DIVERGED = " did not converge: norm(b - A(x)) is "
 UNSOLVED = {
     "indefinite": ("cg", [[1.0, 2.0], [2.0, 1.0]], {}, UNSUITABLE),
+    "singular": ("cg", [[1.0, 1.0], [1.0, 1.0]], {}, UNSUITABLE),
     "nan": ("cg", [[np.nan, 1.0], [1.0, 3.0]], {}, DIVERGED + "nan and must be at most 3.16e-05"),
     "preconditioner": ("cg", S, {"M": lambda u: -u}, UNSUITABLE),
     "not symmetric": ("cg", [[4.0, 1.0], [0.5, 3.0]], {}, ""),
     "slow": ("cg", S, {"maxiter": 1}, DIVERGED + "0.94 and must be at"),
     "singular, gmres": ("gmres", [[1.0, 1.0], [1.0, 1.0]], {}, DIVERGED),
+    "inf, gmres": ("gmres", [[np.inf, 1.0], [1.0, 3.0]], {}, DIVERGED + "nan"),
     "no progress": ("gmres", [[0.0, 1.0], [-1.0, 0.0]], {"restart": 1}, DIVERGED + "3.16"),
 }
 
@@ -296,7 +336,9 @@ def test_rounding_does_not_count_as_asymmetry(dtype, rng):
     assert count > 6
 
 
-@pytest.mark.parametrize(("tol", "mode"), [(1e-5, "eager"), (1e-12, "traced"), (1e-5, "jit")])
+@pytest.mark.parametrize(
+    ("tol", "mode"), [*itertools.product([1e-5, 1e-12], ["eager", "traced"]), *under_xla([1e-5, 1e-12], [1e-5])]
+)
 def test_a_small_asymmetry_does_not_give_a_wrong_gradient(tol, mode):
     above, last = {1e-5: (5e-5, 1e-3), 1e-12: (1e-8, 1e-6)}[tol]
     matrix, right = np.array([[1.0, above], [0.0, last]]), tf.constant([1.0, 0.0], tf.float64)
@@ -334,7 +376,7 @@ NOT_LINEAR = {
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("mode", ["eager", "jit"])
+@pytest.mark.parametrize("mode", RUNS)
 def test_a_function_that_is_not_linear_is_an_error_unless_its_solution_is_found(mode, solver):
     """Each is an argument of one trace, as the systems below are."""
 
@@ -379,10 +421,12 @@ def test_the_scale_of_a_system_does_not_matter(mode, solver, rng):
             np.testing.assert_allclose(found, expected, rtol=0, atol=atol, err_msg=case)
 
 
-def test_the_tangent_of_a_system_with_a_bias_that_was_solved():
+@pytest.mark.parametrize("mode", RUNS)
+def test_the_tangent_of_a_system_with_a_bias_that_was_solved(mode):
     matrix, b, t = np.array([[4.0, 1.0], [1.0, 3.0]]), tf.constant([1.0, 2.0], tf.float64), np.array([1.0, -3.0])
+    solve = RUNS[mode](lambda b: cg.linear.gmres(lambda u: tf.linalg.matvec(tf.constant(matrix), u) + 1.0, b))
     with tf.autodiff.ForwardAccumulator(b, tf.constant(t)) as accumulator:
-        x = cg.linear.gmres(lambda u: tf.linalg.matvec(tf.constant(matrix), u) + 1.0, b)
+        x = solve(b)
     np.testing.assert_allclose(x, np.linalg.solve(matrix, b - 1.0), rtol=1e-4)
     np.testing.assert_allclose(accumulator.jvp(x), np.linalg.solve(matrix, t), rtol=1e-4)
 
@@ -397,6 +441,23 @@ def test_a_graph_of_tensorflow_1_does_not_give_the_gradient_of_a_wrong_solution(
             for fetched in (u, dx):
                 with pytest.raises(tf.errors.InvalidArgumentError, match=r"linear\.cg did not converge"):
                     session.run(fetched)
+
+
+def test_a_loaded_model(tmp_path):
+    """It checks too, and has the second derivative."""
+    model, w = tf.Module(), np.linalg.solve(ANY.T, DY)
+    specs = [tf.TensorSpec([3, 3], tf.float64), tf.TensorSpec([3], tf.float64)]
+    model.solve = tf.function(functools.partial(solve_by, "gmres"), input_signature=specs)
+    tf.saved_model.save(model, str(tmp_path))
+    solve = tf.saved_model.load(str(tmp_path)).solve
+    matrix, right = tf.constant(ANY), tf.constant(ONES)
+    with tf.GradientTape() as outer:
+        outer.watch(matrix)
+        _, (first,) = vjp(lambda: solve(matrix, right), [right], tf.constant(DY))
+    second = outer.gradient(first, matrix, output_gradients=right)
+    assert_all_close([first, second], [w, -np.outer(w, np.linalg.solve(ANY, ONES))], rtol=1e-9)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"linear\.gmres did not converge"):
+        solve(tf.ones([3, 3], tf.float64), tf.constant(DY))
 
 
 @pytest.mark.mode_table(feature="solver", mode="reloaded")

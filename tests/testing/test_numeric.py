@@ -31,6 +31,7 @@ SMOOTH = {
     "sqrt": lambda x: tf.sqrt(tf.abs(x)),
     "inverse_square": lambda x: 1 / x**2,
     "softmax": tf.nn.softmax,
+    "logsumexp": tf.reduce_logsumexp,
     "norm": tf.norm,
     "product": lambda x: x[:, None] * x,
     "standardize": lambda x: (x - tf.reduce_mean(x)) / tf.math.reduce_std(x),
@@ -41,7 +42,7 @@ SMOOTH = {
 }
 
 
-@pytest.mark.parametrize(("name", "size"), pairs(SMOOTH, [1e-6, 1.0, 1e6]))
+@pytest.mark.parametrize(("name", "size"), pairs(SMOOTH, [1e-6, 1.0, 1e6], quick=2))
 def test_right_gradients_pass_at_every_scale(name, size):
     x = size * np.array([0.3, -1.2, 0.7, -0.1, 1.9])
     report = check_gradient(SMOOTH[name], [x], modes=["eager"])
@@ -74,6 +75,7 @@ HARD = {
     # A peak that the first steps straddle, and waves with which they alias.
     "narrow_peak": (lambda x: tf.exp(-((x - 1e3) ** 2)), [1000.5]),
     "fast_wave": (lambda x: tf.sin(1e6 * x), [0.1257302210933933, 0.7]),
+    **{f"phase_{f:g}": (lambda t, f=f: tf.sin(2 * np.pi * f * t), [30.3, 10.1]) for f in (1e4, 1e5, 1e6)},
     "phases_of_a_radio": (lambda t: tf.sin(2 * np.pi * 68e6 * t), [0.4444, 0.3]),
     "chirp": (lambda t: tf.cos(1e5 * t**2), [30.3, 20.1]),
     # Steps that leave the domain, or cross a kink.
@@ -137,6 +139,17 @@ def test_an_absolute_tolerance_is_added():
     function = cg.custom_gradient(lambda x: (tf.sin(x), lambda dy: dy * tf.cos(x) + 1e-3))
     assert not check_gradient(function, [np.ones(3)], modes=["eager"], atol=2e-3).failures
     assert_wrong(function, np.ones(3), atol=5e-4)
+
+
+def test_a_float32_gradient_is_computed_in_float64():
+    seen = []
+
+    def f(x, z, n):
+        seen.append((x.dtype, z.dtype, n))
+        return x * tf.cast(tf.abs(z), x.dtype)
+
+    check_gradient(f, [tf.constant([1.0]), tf.constant([1 + 1j], tf.complex64), 3], modes=["eager"])
+    assert set(seen) == {(tf.float64, tf.complex128, 3)}
 
 
 @pytest.mark.parametrize(
