@@ -3,6 +3,8 @@
 import pytest
 import tensorflow as tf
 
+import tf_cg_ops as cg
+
 from ..support.processes import run_python
 
 LOADED = """
@@ -35,6 +37,18 @@ else:
         overridden = cg.override_gradients(form, rules)
         check(overridden, loaded.w)
         check(tf.function(overridden), loaded.w)
+    for name, slope in (("silu", tf.sigmoid(given) + 5.0 * given), ("squashed", 5.0)):
+        plain, of_sigmoid = getattr(loaded, name), {"Sigmoid": lambda op, dy: 5.0 * dy}
+        try:
+            cg.override_gradients(plain, of_sigmoid)(given)
+        except ValueError as error:
+            assert "'Sigmoid', which only matches ops inside functions" in str(error), error
+        else:
+            raise AssertionError(name)
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            y = cg.override_gradients(plain, of_sigmoid, inside=True)(given)
+        np.testing.assert_allclose(tape.gradient(y, given, output_gradients=dy), dy * slope, rtol=1e-5)
     again = tf.Module()
     again.w = loaded.w
     again.f = tf.function(cg.override_gradients(loaded, rules), input_signature=[tf.TensorSpec([3])])
@@ -46,6 +60,8 @@ class Model(tf.Module):
     def __init__(self):
         super().__init__()
         self.w = tf.Variable([2.0, 3.0, -1.0])
+        squashed = cg.custom_gradient(lambda x: (tf.sigmoid(x), lambda dy: 7.0 * dy))
+        self.silu, self.squashed = (tf.function(f, [tf.TensorSpec([3])], False) for f in (tf.nn.silu, squashed))
 
     @tf.function(input_signature=[tf.TensorSpec([3])])
     def __call__(self, x):
