@@ -70,7 +70,7 @@ def lists(x):
 
 LISTS = [
     *("FromTensor", "SetItem", "PushBack", "PopBack", "Resize", "ScatterV2", "Stack", "GetItem", "Gather"),
-    *("ConcatV2"),
+    "ConcatV2",
 ]
 CALLS = {
     "AvgPool": lambda x: raw.AvgPool(value=image(x), **POOL),
@@ -235,5 +235,5 @@ NOT_UNDER_XLA = {
     *("ResourceGatherNd", "ScaleAndTranslate", "SegmentMean", "SegmentSum", "SparseAdd", "SparseReduceSum"),
     *("SparseReorder", "SparseSegmentMean", "SparseSegmentMeanWithNumSegments", "SparseSegmentSqrtN"),
     *("SparseSegmentSqrtNWithNumSegments", "SparseSegmentSum", "SparseSegmentSumWithNumSegments"),
-    *("SparseTensorDenseAdd"),
+    "SparseTensorDenseAdd",
 }

@@ -70,6 +70,7 @@ class Model(tf.Module):
 
 @pytest.mark.mode_table(feature="override_gradients", mode="reloaded")
 def test_a_saved_model_in_a_fresh_process_and_what_is_saved_of_it(tmp_path):
-    tf.saved_model.save(Model(), tmp_path / "model")
+    model = Model()
+    tf.saved_model.save(model, tmp_path / "model", signatures=model.__call__)
     run_python(LOADED, tmp_path / "model", tmp_path / "again", cwd=tmp_path)
     run_python(LOADED, tmp_path / "again", "again", cwd=tmp_path)

@@ -193,5 +193,6 @@ def test_shapes_are_known(tmp_path):
     assert {each.verdict for each in report.comparisons} == {"equal, bit for bit"}
     matrix = np.linalg.cholesky(module.w.numpy() + 0.1 * np.eye(2))
     dy = np.float32([[1.0, 10.0]])
-    found = gradient(tf.saved_model.load(tmp_path / "new").f, [[0.5, 2.0]], dy)
+    loaded = tf.saved_model.load(tmp_path / "new")  # Functions need their variables.
+    found = gradient(loaded.f, [[0.5, 2.0]], dy)
     np.testing.assert_allclose(found, dy @ np.linalg.matrix_power(5.0 * matrix.T, 3), rtol=1e-5)
