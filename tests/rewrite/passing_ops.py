@@ -69,15 +69,7 @@ def lists(x):
 
 
 LISTS = [
-    "FromTensor",
-    "SetItem",
-    "PushBack",
-    "PopBack",
-    "Resize",
-    "ScatterV2",
-    "Stack",
-    "GetItem",
-    "Gather",
+    *("FromTensor", "SetItem", "PushBack", "PopBack", "Resize", "ScatterV2", "Stack", "GetItem", "Gather"),
     "ConcatV2",
 ]
 CALLS = {
@@ -235,36 +227,13 @@ CALLS = {
     "UnsortedSegmentSum": lambda x: raw.UnsortedSegmentSum(data=x, segment_ids=SEGMENTS, num_segments=3),
     **{f"TensorList{name}": lists for name in LISTS},
 }
-NOT_UNDER_XLA = frozenset(
-    [
-        *(f"TensorList{name}" for name in LISTS),
-        "CheckNumericsV2",
-        "CropAndResize",
-        "Dilation2D",
-        "FractionalAvgPool",
-        "FractionalMaxPool",
-        "ImageProjectiveTransformV2",
-        "ImageProjectiveTransformV3",
-        "MaxPoolWithArgmax",
-        "NthElement",
-        "Print",
-        "QuantizeAndDequantizeV4",
-        "RaggedTensorToTensor",
-        "ResizeBicubic",
-        "ResizeNearestNeighbor",
-        "ResourceGatherNd",
-        "ScaleAndTranslate",
-        "SegmentMean",
-        "SegmentSum",
-        "SparseAdd",
-        "SparseReduceSum",
-        "SparseReorder",
-        "SparseSegmentMean",
-        "SparseSegmentMeanWithNumSegments",
-        "SparseSegmentSqrtN",
-        "SparseSegmentSqrtNWithNumSegments",
-        "SparseSegmentSum",
-        "SparseSegmentSumWithNumSegments",
-        "SparseTensorDenseAdd",
-    ]
-)
+NOT_UNDER_XLA = {
+    *(f"TensorList{name}" for name in LISTS),
+    *("CheckNumericsV2", "CropAndResize", "Dilation2D", "FractionalAvgPool", "FractionalMaxPool"),
+    *("ImageProjectiveTransformV2", "ImageProjectiveTransformV3", "MaxPoolWithArgmax", "NthElement", "Print"),
+    *("QuantizeAndDequantizeV4", "RaggedTensorToTensor", "ResizeBicubic", "ResizeNearestNeighbor"),
+    *("ResourceGatherNd", "ScaleAndTranslate", "SegmentMean", "SegmentSum", "SparseAdd", "SparseReduceSum"),
+    *("SparseReorder", "SparseSegmentMean", "SparseSegmentMeanWithNumSegments", "SparseSegmentSqrtN"),
+    *("SparseSegmentSqrtNWithNumSegments", "SparseSegmentSum", "SparseSegmentSumWithNumSegments"),
+    "SparseTensorDenseAdd",
+}

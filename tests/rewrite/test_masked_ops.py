@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python.framework import ops
-from tensorflow.python.ops.linalg.sparse import sparse_csr_matrix_ops as csr
 
 import tf_cg_ops as cg
 from tf_cg_ops._src.core import tf_internal
@@ -206,27 +205,6 @@ def test_a_selected_infinite_derivative_stays():
         cg.override_gradients(tf.math.log, RULES), [np.array([0.0, 2.0])], np.array([1.0, 1.0])
     )
     np.testing.assert_array_equal(dx, [np.inf, 0.5])
-
-
-# Ops that have left nan without a warning.
-NAMED = {
-    "RGBToHSV": tf.image.rgb_to_hsv,
-    "SparseDenseCwiseMul": lambda x: (tf.sparse.from_dense(x) * x).values,
-    "StatelessRandomGammaV3": lambda x: tf.random.stateless_gamma([2, 3], [1, 2], alpha=x),
-    "CTCLoss": lambda x: tf.compat.v1.nn.ctc_loss(
-        tf.sparse.from_dense([[1]]), tf.stack([x, x])[:, :1], [2], ignore_longer_outputs_than_inputs=True
-    ),
-    "SparseMatrixMul": lambda x: csr.csr_sparse_matrix_to_dense(
-        csr.sparse_matrix_mul(csr.dense_to_csr_sparse_matrix(x, tf.where(x > 0)), x[0, 0]), x.dtype
-    ),
-}
-
-
-@pytest.mark.parametrize("op_type", NAMED)
-def test_a_warning_names_what_is_not_known_to_keep_zeros(op_type):
-    function = cg.override_gradients(lambda x: NAMED[op_type](tf.exp(x)), RULES)
-    with pytest.warns(UserWarning, match=rf"rule 'masked' does not reach .*{op_type} \(1\)"):
-        tf.function(function).get_concrete_function(tf.TensorSpec([2, 3]))  # Some have kernels for GPUs only.
 
 
 def test_ops_of_whole_numbers_are_not_named():

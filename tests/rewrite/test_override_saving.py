@@ -3,6 +3,8 @@
 import pytest
 import tensorflow as tf
 
+import tf_cg_ops as cg
+
 from ..support.processes import run_python
 
 LOADED = """
@@ -35,6 +37,18 @@ else:
         overridden = cg.override_gradients(form, rules)
         check(overridden, loaded.w)
         check(tf.function(overridden), loaded.w)
+    for name, slope in (("silu", tf.sigmoid(given) + 5.0 * given), ("squashed", 5.0)):
+        plain, of_sigmoid = getattr(loaded, name), {"Sigmoid": lambda op, dy: 5.0 * dy}
+        try:
+            cg.override_gradients(plain, of_sigmoid)(given)
+        except ValueError as error:
+            assert "'Sigmoid', which only matches ops inside functions" in str(error), error
+        else:
+            raise AssertionError(name)
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            y = cg.override_gradients(plain, of_sigmoid, inside=True)(given)
+        np.testing.assert_allclose(tape.gradient(y, given, output_gradients=dy), dy * slope, rtol=1e-5)
     again = tf.Module()
     again.w = loaded.w
     again.f = tf.function(cg.override_gradients(loaded, rules), input_signature=[tf.TensorSpec([3])])
@@ -46,6 +60,8 @@ class Model(tf.Module):
     def __init__(self):
         super().__init__()
         self.w = tf.Variable([2.0, 3.0, -1.0])
+        squashed = cg.custom_gradient(lambda x: (tf.sigmoid(x), lambda dy: 7.0 * dy))
+        self.silu, self.squashed = (tf.function(f, [tf.TensorSpec([3])], False) for f in (tf.nn.silu, squashed))
 
     @tf.function(input_signature=[tf.TensorSpec([3])])
     def __call__(self, x):
@@ -54,6 +70,7 @@ class Model(tf.Module):
 
 @pytest.mark.mode_table(feature="override_gradients", mode="reloaded")
 def test_a_saved_model_in_a_fresh_process_and_what_is_saved_of_it(tmp_path):
-    tf.saved_model.save(Model(), tmp_path / "model")
+    model = Model()
+    tf.saved_model.save(model, tmp_path / "model", signatures=model.__call__)
     run_python(LOADED, tmp_path / "model", tmp_path / "again", cwd=tmp_path)
     run_python(LOADED, tmp_path / "again", "again", cwd=tmp_path)

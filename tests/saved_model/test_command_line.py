@@ -75,19 +75,6 @@ def test_strip_as_a_program(model, tmp_path):
     assert not [op for op in ops_of(tmp_path / "target") if op.startswith("CustomGradient")]
 
 
-def test_the_package_as_a_program_does_the_same(tmp_path):
-    (tmp_path / "empty").mkdir()
-    said = (
-        "saved_model.strip: 'empty' must be a folder with saved_model.pb, got a folder without saved_model.pb. Pass the "
-        "folder that tf.saved_model.save wrote.\n"
-    )
-    for program in ("tf_cg_ops_cli", "tf_cg_ops"):
-        result = run(tmp_path, "strip", "empty", "target", program=program)
-        assert (result.returncode, result.stdout, result.stderr) == (1, "", said)
-    result = run(tmp_path, "srtip", program="tf_cg_ops")
-    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-
-
 # Runs commands one after the other, and prints their statuses and what they print.
 WITHOUT_TENSORFLOW = """
 import contextlib, io, json, sys
@@ -130,13 +117,10 @@ WRONG = {
     "strip a": "the following arguments are required: TARGET",
     "strip a b --nocheck": "unrecognized arguments: --nocheck",
     "inspect": "the following arguments are required: PATH",
-    "override a b": "the following arguments are required: TYPE=RULE",
     "adopt a b --place IdentityN": f"argument --place: {PLACE}",
     "add-gradients a b": "the following arguments are required: --of, --wrt",
-    "add-gradients a b --of y --wrt x --loss mae": "argument --loss: invalid choice: 'mae' (choose from mse, crossentropy)",
     "demo --output a": "argument --output: this demo writes no files. The demo that trains on real data is examples/demo.py in the "
     "source tree; make demo runs it there",
-    "add-gradients a b --of y --wrt x --update fast": "argument --update: invalid float value: 'fast'",
 } | {
     f"override a b {rule}": f"argument TYPE=RULE: {RULE.format(rule)}"
     for rule in ("Relu", "=guided", "Relu=gided", "Relu=guided:value=1", "Relu=clip", "Relu=clip:value=x")
@@ -192,16 +176,13 @@ COPYING = {
         [9.0, -90.0],
         "autodiff  gradients of .f: different by 0.89 of the largest element (input 0)",
     ),
-    "adopt autodiff": (TRIPLED, "adopt --gradients autodiff", [1.0, -10.0], "/IdentityN_1: autodiff"),
     "adopt one": (TRIPLED, "adopt --place IdentityN_1=autodiff --no-check", [3.0, -30.0], "/IdentityN: saved"),
-    "adopt a rule": (TRIPLED, "adopt --place IdentityN=zero --no-check", [0.0, 0.0], "/IdentityN: zero"),
     "adopt both": (
         TRIPLED,
         "adopt --gradients autodiff --place IdentityN=pass_through --no-check",
         [1.0, -10.0],
         "/IdentityN: pass_through",
     ),
-    "adopt nothing": (tf.sin, "adopt", [1.0, -10.0 * np.cos(2.0)], "adopted   nothing"),
     "strip": (
         lambda x: cg.scale_gradient(x, 2.0),
         "strip --no-check",
@@ -214,7 +195,6 @@ COPYING = {
         [0.0, -5.0],
         "overridden  1 Log",
     ),
-    "strip nothing": (tf.identity, "strip", [1.0, -10.0], "compared  nothing that could be called"),
 }
 
 
@@ -333,19 +313,9 @@ def test_inspect_shows_a_table_or_json(model, capsys):
 
 
 def test_inspect_where_there_is_no_gradient(tmp_path, capsys):
-    module = tf.Module()
-    tf.saved_model.save(module, tmp_path / "model")
+    tf.saved_model.save(tf.Module(), tmp_path / "model")
     assert main(capsys, "inspect", tmp_path / "model") == (0, "The model has no custom gradients.\n", "")
     assert main(capsys, "inspect", "--json", tmp_path / "model") == (0, "[]\n", "")
-    function = cg.custom_gradient(lambda x: (x * 1.0, lambda dy: dy.numpy()))
-    module.f = tf.function(function, input_signature=[tf.TensorSpec([])])
-    tf.saved_model.save(module, tmp_path / "untraceable")
-    status, out, _ = main(capsys, "inspect", tmp_path / "untraceable")
-    lines = out.splitlines()
-    assert (status, lines[1].endswith("error, see below")) == (0, True)
-    assert lines[3].startswith(
-        "CustomGradientRule: custom_gradient: the gradient of '<lambda>' is not in this file, because "
-    )
 
 
 def test_an_unexpected_error_is_reported_in_one_line(capsys, monkeypatch):
@@ -422,7 +392,6 @@ def test_ctrl_c_while_tensorflow_is_imported_is_one_line(tmp_path):
 INTERRUPTS = {
     "SIGTERM": "os.kill(os.getpid(), signal.SIGTERM)",
     "SIGINT": "os.kill(os.getpid(), signal.SIGINT)",
-    "exception": "signal.default_int_handler(signal.SIGINT, None)",
 }
 
 

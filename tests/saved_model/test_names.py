@@ -13,6 +13,7 @@ from tf_cg_ops.saved_model import _replace_ops
 from ..support import c_program
 from ..support.processes import run_python
 from ..support.saved_models import proto_of
+from ..support.tensors import pairs
 
 X, DY = np.float32([0.7, -0.2, 1.4]), np.float32([1.0, 10.0, 100.0])
 # In a process of its own, because it might crash.
@@ -123,8 +124,7 @@ WRITERS = {
 }
 
 
-@pytest.mark.parametrize("writer", WRITERS)
-@pytest.mark.parametrize("clash", CLASHES)
+@pytest.mark.parametrize(("writer", "clash"), pairs(WRITERS, CLASHES))
 def test_a_file_with_equal_names_is_refused(model, clash, writer):
     name = rename(model, CLASHES[clash])
     with pytest.raises(ValueError, match=f"two operations with the name '{name}' in function '.*f.*'"):

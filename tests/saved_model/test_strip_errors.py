@@ -6,10 +6,8 @@ import signal
 
 import pytest
 import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
 
 import tf_cg_ops as cg
-from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops.saved_model import _replace_ops
 
 from ..support.processes import run_python
@@ -59,19 +57,6 @@ def test_a_graph_that_is_cut_off_anywhere(source, tmp_path):
     assert messages[-2].endswith(". Perhaps it is damaged: save or copy the model again.")
     assert all(message.startswith(("saved_model.strip: ", "saved_model.inspect: ")) for message in messages)
     assert len(messages) >= 2 * (len(whole) // 601)
-
-
-@pytest.mark.parametrize(("size", "is_read"), [(2**31 - 1, True), (2**31, False), (2**42, False)])
-def test_the_largest_file_is_the_largest_message_of_protobuf(size, is_read, source, monkeypatch):
-    """Larger files are refused before they are read into memory."""
-    with open(source / "saved_model.pb", "r+b") as file:
-        file.truncate(size)
-    paths, nothing = [], saved_model_pb2.SavedModel()
-    monkeypatch.setattr(tf_internal, "parse_saved_model", lambda path: paths.append(path) or nothing)
-    for function, target in ((cg.saved_model.strip, [source.with_name("new")]), (cg.saved_model.inspect, [])):
-        with pytest.raises(ValueError, match="must be a complete SavedModel, got "):
-            function(source, *target)
-    assert paths == [str(source)] * 2 * is_read
 
 
 def test_a_model_as_text_is_read_and_written_as_bytes(source, tmp_path):
