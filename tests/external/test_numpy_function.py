@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+import scipy.integrate
 import scipy.special
 import tensorflow as tf
 
 import tf_cg_ops as cg
 
 from ..support.functions import erf
-from ..support.modes import VJP_MODES, assert_all_close, eager, gradients, tape_vjp
+from ..support.modes import VJP_MODES, assert_all_close, eager, gradients, tape_vjp, traced
 from ..support.tensors import DTYPES, pairs, random_array
 
 pytestmark = pytest.mark.core
@@ -26,16 +27,25 @@ def array(*shape, dtype=tf.float64):
     return random_array(RNG, shape, dtype)
 
 
-MATRIX = array(3, 3)
+def decay(rates):
+    """The end of y' = -k y, with the sensitivities s' = -k s - y, from SciPy's solver of initial value problems."""
+
+    def right_hand_side(_, state):
+        y, s = np.split(state, 2)
+        return np.concatenate([-rates * y, -rates * s - y])
+
+    start = np.concatenate([np.ones_like(rates), np.zeros_like(rates)])
+    y, s = np.split(scipy.integrate.solve_ivp(right_hand_side, (0.0, 1.0), start, rtol=1e-10, atol=1e-12).y[:, -1], 2)
+    return y, np.diag(s)
 
 
-def dense(x):
-    y = np.tanh(MATRIX @ x)
-    return y, (1 - y**2)[:, None] * MATRIX
-
-
-def energy(x, charge):
-    return charge * np.sum(x**3), [3 * charge * x**2, np.sum(x**3)]
+def lennard_jones(positions, charge):
+    """The energy of particles in [n, 3], and its gradients with respect to the positions and a charge."""
+    difference = positions[:, None] - positions[None]
+    square = np.sum(difference**2, -1) + np.eye(len(positions))
+    energy = charge * np.sum(np.triu(square**-3, 1))
+    by_positions = charge * np.sum((-6 * square**-4 * (1 - np.eye(len(positions))))[..., None] * difference, 1)
+    return energy, [by_positions, energy / charge]
 
 
 def product_in_lists(*arrays):
@@ -90,16 +100,17 @@ def cases():
     """The name of each, a function with its inputs, dy, and the value and the gradients that it must have."""
     x, y, z, dy = array(4, 3), array(4, 1), array(3), array(4, 3)
     c, dc, w, dw = (array(4, dtype=tf.complex128) for _ in range(4))
-    k = np.array([1.0, 10.0, 100.0])
+    rates, k = np.array([0.5, 1.0, 2.0]), np.array([1.0, 10.0, 100.0])
     a, b, dm = array(5, 2, 3), array(5, 3, 4), array(5, 2, 4)
     matrix, right = array(3, 3) + 3 * np.eye(3), array(3)
-    total, by_energy = energy(x, np.array(0.7))
+    energy, by_energy = lennard_jones(x, np.array(0.7))
+    long, d_long = array(100_000), array(100_000)
 
     yield "elementwise", (cg.numpy_function(erf), [x], dy, scipy.special.erf(x), [dy * erf(x)[1]])
-    # A list of one array is one gradient, not a gradient of shape [1, ...].
-    one = cg.numpy_function(lambda x: (np.sin(x), [np.cos(x)]))
-    yield "a list of one", (one, [z[:1]], z[1:2], np.sin(z[:1]), [z[1:2] * np.cos(z[:1])])
-    for n in (1, 2):  # As many rows as there are inputs.
+    for kind in (list, tuple):  # A list of one array is one gradient, not a gradient of shape [1, ...].
+        one = cg.numpy_function(lambda x, kind=kind: (np.sin(x), kind([np.cos(x)])))
+        yield f"a {kind.__name__} of one", (one, [z[:1]], z[1:2], np.sin(z[:1]), [z[1:2] * np.cos(z[:1])])
+    for n in (1, 2, 3):  # As many rows as there are inputs.
         inputs = [array(2, 3) for _ in range(n)]
         value = np.prod(inputs, axis=0)
         expected = [dy[:2] * value / each for each in inputs]
@@ -108,10 +119,10 @@ def cases():
     by_y, by_z = np.sum(dy * np.exp(z), 1, keepdims=True), np.sum(dy * y * np.exp(z), 0)
     yield "broadcast", (product, [y, z], dy, y * np.exp(z), [by_y, by_z])
     for shape in ([3], [None]):
-        jacobian = cg.numpy_function(dense, spec(*shape))
-        yield f"Jacobian {shape}", (jacobian, [z], k, dense(z)[0], [k @ dense(z)[1]])
-    scalar = cg.numpy_function(energy, spec())
-    yield "scalar", (scalar, [x, np.array(0.7)], np.array(3.0), total, [3.0 * g for g in by_energy])
+        jacobian = cg.numpy_function(decay, spec(*shape))
+        yield f"Jacobian {shape}", (jacobian, [rates], k, np.exp(-rates), [-np.exp(-rates) * k])
+    scalar = cg.numpy_function(lennard_jones, spec())
+    yield "scalar", (scalar, [x, np.array(0.7)], np.array(3.0), energy, [3.0 * g for g in by_energy])
     yield "complex", (cg.numpy_function(faddeeva), [c], dc, faddeeva(c)[0], [dc * np.conj(faddeeva(c)[1])])
     by_size = [z * x[0] * c[:3] / np.abs(c[:3]), z * np.abs(c[:3])]
     yield "real of complex", (cg.numpy_function(size, spec(3)), [c[:3], x[0]], z, np.abs(c[:3]) * x[0], by_size)
@@ -122,7 +133,7 @@ def cases():
     batch = cg.numpy_function(matrix_outputs, spec(2, 4), batched=True)
     by_matrices = [dm @ np.swapaxes(b, 1, 2), np.swapaxes(a, 1, 2) @ dm]
     yield "batch", (batch, [a, b], dm, a @ b, by_matrices)
-    for count in (0, 3):
+    for count in (0, 1, 3):
         many, factor, upstream = a[:count], array(count), array(count)
         total = many.sum((1, 2))
         expected = [(upstream * factor)[:, None, None] * np.ones_like(many), upstream * total]
@@ -142,6 +153,14 @@ def cases():
         lambda x: (np.sum(x**2, -1), x), spec(), vjp=lambda x, dy: 2 * x * dy[:, None], batched=True
     )
     yield "vjp, batch", (rows, [x], y[:, 0], np.sum(x**2, -1), [2 * x * y])
+    # Their Jacobian would take 80 GB.
+    cumulative = cg.numpy_function(
+        lambda x: (np.cumsum(np.sin(x)), np.cos(x)),
+        spec(100_000),
+        vjp=lambda r, dy: r * np.cumsum(dy[::-1])[::-1],
+    )
+    by_long = np.cos(long) * np.cumsum(d_long[::-1])[::-1]
+    yield "vjp of 100,000", (cumulative, [long], d_long, np.cumsum(np.sin(long)), [by_long])
 
 
 CASES = dict(cases())
@@ -149,12 +168,14 @@ CASES = dict(cases())
 
 @pytest.mark.mode_table(feature="numpy_function", mode="eager")
 @pytest.mark.mode_table(feature="numpy_function", mode="traced")
-@pytest.mark.parametrize(("name", "mode"), pairs(CASES, WITHOUT_XLA, quick=2))
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("mode", WITHOUT_XLA)
 def test_values_and_gradients(name, mode):
     function, args, dy, *expected = CASES[name]
     value, found = VJP_MODES[mode](function, args, dy)
     assert [gradient.dtype for gradient in found] == [x.dtype for x in args]
-    assert_all_close([value, *found], [expected[0], *expected[1]], rtol=1e-11, atol=1e-12)
+    tolerance = 1e-8 if name.startswith("Jacobian") else 1e-11
+    assert_all_close([value, *found], [expected[0], *expected[1]], rtol=tolerance, atol=1e-12)
 
 
 def largest(x):
@@ -233,13 +254,14 @@ def jvp_of(function, args, tangents):
     return accumulator.jvp(y)
 
 
-JACOBIAN = cg.numpy_function(dense, spec(3))
+JACOBIAN = cg.numpy_function(decay, spec(3))
+REAL_SIZE = cg.numpy_function(size, spec(3))
 TANGENTS = {
     "vjp and jvp": (linear, [(array(3, 3) + 3 * np.eye(3)), array(3)], lambda a, t: tangent(solve(*a)[1], *t)),
     "elementwise": (cg.numpy_function(erf), [array(3)], lambda a, t: t[0] * erf(a[0])[1]),
-    "Jacobian": (JACOBIAN, [array(3)], lambda a, t: dense(a[0])[1] @ t[0]),
+    "Jacobian": (JACOBIAN, [np.exp(array(3))], lambda a, t: -np.exp(-a[0]) * t[0]),
     "real of complex": (
-        cg.numpy_function(size, spec(3)),
+        REAL_SIZE,
         [array(3, dtype=tf.complex128), array(3)],
         lambda a, t: np.real(np.conj(a[0]) / np.abs(a[0]) * a[1] * t[0]) + np.abs(a[0]) * t[1],
     ),
@@ -249,7 +271,8 @@ TANGENTS = {
 @pytest.mark.mode_table(feature="numpy_function", mode="forward_mode_eager")
 @pytest.mark.mode_table(feature="numpy_function, vjp", mode="forward_mode")
 @pytest.mark.mode_table(feature="numpy_function, vjp", mode="forward_mode_eager")
-@pytest.mark.parametrize(("name", "where"), pairs(TANGENTS, ["eager", "inside", "around"]))
+@pytest.mark.parametrize("name", TANGENTS)
+@pytest.mark.parametrize("where", ["eager", "inside", "around"])
 def test_tangents(name, where):
     """In eager mode and inside a tf.function, only `jvp` is called. Around a tf.function, TensorFlow transposes twice."""
     function, args, expected = TANGENTS[name]
@@ -259,7 +282,7 @@ def test_tangents(name, where):
         result = tf.function(lambda: jvp_of(function, *tensors))()
     else:
         result = jvp_of(tf.function(function) if where == "around" else function, *tensors)
-    np.testing.assert_allclose(result, expected(args, vectors), rtol=1e-11)
+    np.testing.assert_allclose(result, expected(args, vectors), rtol=1e-8)
 
 
 def test_the_tangents_of_a_structure_and_reverse_mode_over_them():
@@ -283,13 +306,13 @@ def test_the_tangents_of_a_structure_and_reverse_mode_over_them():
 @pytest.mark.mode_table(feature="numpy_function, vjp", mode="jacobians")
 @pytest.mark.parametrize(("name", "is_traced"), pairs(["gradients", "vjp"], [False, True]))
 def test_jacobians(name, is_traced):
-    matrix, x = tf.constant(array(3, 3) + 3 * np.eye(3)), tf.constant(array(3))
+    matrix, x = tf.constant(array(3, 3) + 3 * np.eye(3)), tf.constant(np.exp(array(3)))
     function = JACOBIAN if name == "gradients" else lambda x: linear(matrix, x)
-    expected = dense(x.numpy())[1] if name == "gradients" else np.linalg.inv(matrix)
+    expected = decay(x.numpy())[1] if name == "gradients" else np.linalg.inv(matrix)
     with tf.GradientTape() as tape:
         tape.watch(x)
         y = (tf.function(function) if is_traced else function)(x)
-    np.testing.assert_allclose(tape.jacobian(y, x), expected, rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(tape.jacobian(y, x), expected, rtol=1e-8, atol=1e-12)
 
 
 sine_by_tensors = cg.numpy_function(
@@ -315,18 +338,26 @@ WITHOUT_SECOND = {
 }
 
 
-@pytest.mark.parametrize(("name", "where"), pairs(WITHOUT_SECOND, ["eager", "inside", "around"], quick=2))
+@pytest.mark.parametrize("name", WITHOUT_SECOND)
+@pytest.mark.parametrize("where", ["eager", "inside", "around"])
 def test_a_second_derivative_by_arrays_is_an_error(name, where):
     """Also where the graph is built before anybody asks for it: TensorFlow would take None for zero."""
-    x, dy = tf.constant(array(3)), tf.constant(array(3))
-    first = lambda x: tape_vjp(WITHOUT_SECOND[name], [x], dy)[1][0]  # noqa: E731
-    first = tf.function(first) if where == "around" else first
-    second = lambda x: tape_vjp(first, [x], None)[1][0]  # noqa: E731
-    second = tf.function(second) if where == "inside" else second
+    function, reason = WITHOUT_SECOND[name], "its gradients are computed with arrays"
+    x, dy = array(3), array(3)
+
+    def second(x):
+        return tape_vjp(lambda x: tape_vjp(function, [x], tf.constant(dy))[1][0], [x], None)[1][0]
+
+    def run():
+        if where == "around":
+            return tape_vjp(
+                tf.function(lambda x: tape_vjp(function, [x], tf.constant(dy))[1][0]), [tf.constant(x)], None
+            )
+        return (tf.function(second) if where == "inside" else second)(tf.constant(x))
+
     error = NotImplementedError if where == "eager" else tf.errors.UnimplementedError
-    message = "has no second derivatives, because its gradients are computed with arrays. Pass a vjp made with"
-    with pytest.raises(error, match=message):
-        second(x)
+    with pytest.raises(error, match=f"has no second derivatives, because {reason}. Pass a vjp made with"):
+        run()
 
 
 def test_the_second_derivative_with_respect_to_the_upstream_gradient_alone(gradient):
@@ -334,3 +365,29 @@ def test_the_second_derivative_with_respect_to_the_upstream_gradient_alone(gradi
     for function in WITHOUT_SECOND.values():
         (by_dy,) = gradient(lambda dy, f=function: tape_vjp(f, [tf.constant(x)], dy)[1][0], [array(3)], u)
         np.testing.assert_allclose(by_dy, u * np.cos(x), rtol=1e-13)
+
+
+WRAPPED = {
+    "recompute_grad": lambda f: cg.recompute_grad(lambda x: tf.exp(f(x))),
+    "override_gradients": lambda f: cg.override_gradients(
+        lambda x: tf.exp(f(x)), {"Exp": lambda op, dy: dy * op.outputs[0]}
+    ),
+    "custom_gradient": lambda f: cg.custom_gradient(lambda x: (tf.exp(f(x)), lambda dy: dy * tf.exp(f(x)) * tf.cos(x))),
+}
+
+
+@pytest.mark.parametrize(("name", "is_traced"), pairs(WRAPPED, [False, True]))
+@pytest.mark.parametrize("has_vjp", [False, True], ids=["gradients", "vjp"])
+def test_inside_of_other_functions_of_the_library(name, has_vjp, is_traced):
+    calls = []
+
+    def counted(x):
+        calls.append(1)
+        return sine(x)
+
+    function = cg.numpy_function(counted, spec(3), vjp=lambda c, dy: c * dy) if has_vjp else cg.numpy_function(counted)
+    x, dy = array(3), array(3)
+    _, (dx,) = (traced if is_traced else eager)(WRAPPED[name](function), [x], dy)
+    np.testing.assert_allclose(dx, dy * np.exp(np.sin(x)) * np.cos(x), rtol=1e-13)
+    if name == "recompute_grad":
+        assert len(calls) == 1  # Its result is kept, because it can have side effects.

@@ -15,7 +15,6 @@ import tf_cg_ops as cg
 
 from ..support.functions import erf
 from ..support.modes import RUNS, eager, tape_vjp, traced
-from ..support.tensors import pairs
 
 VECTOR = tf.TensorSpec([3], tf.float64)
 
@@ -109,7 +108,8 @@ IN_VECTORIZED_MAP = {
 }
 
 
-@pytest.mark.parametrize(("where", "name"), pairs(IN_VECTORIZED_MAP, BATCHED, quick=2))
+@pytest.mark.parametrize("name", BATCHED)
+@pytest.mark.parametrize("where", IN_VECTORIZED_MAP)
 def test_vectorized_map_calls_a_batched_function_once(name, where):
     sine = Sine()
     function, has_vjp = BATCHED[name](sine, True)
@@ -162,7 +162,8 @@ def test_what_is_the_same_for_all_examples_of_a_batch(shared):
 
 @pytest.mark.mode_table(feature="numpy_function", mode="map_fn")
 @pytest.mark.mode_table(feature="numpy_function, vjp", mode="map_fn")
-@pytest.mark.parametrize(("name", "run"), pairs(BATCHED, ["map_fn", "vectorized_map"]))
+@pytest.mark.parametrize("name", BATCHED)
+@pytest.mark.parametrize("run", ["map_fn", "vectorized_map"])
 def test_other_functions_are_called_once_for_each_example(name, run):
     """And all in tf.map_fn, whose body TensorFlow runs for one element at a time."""
     sine = Sine()
@@ -178,48 +179,81 @@ def test_other_functions_are_called_once_for_each_example(name, run):
     assert len(sine.shapes["vjp"]) == 4 * has_vjp
 
 
+def test_other_python_code_is_still_called_in_a_loop(caplog):
+    calls = []
+
+    def double(x):
+        calls.append(x.shape)
+        return 2 * x
+
+    def example(x):
+        return tf.ensure_shape(tf.numpy_function(double, [x], x.dtype), [3])
+
+    x = tf.ones([2, 3])
+    np.testing.assert_array_equal(tf.function(lambda: tf.vectorized_map(example, x))(), 2 * x)
+    assert calls == [(3,)] * 3  # TensorFlow also runs the example that it traced.
+    with pytest.raises(ValueError, match="No pfor vectorization defined for PyFunc"):
+        tf.function(lambda: vectorized(example, x))()
+
+
 def test_a_graph_merges_and_drops_no_call():
     """A simulator can draw random numbers."""
-    numbers = iter([1.0, 2.0, 3.0])
-    function = cg.numpy_function(lambda x: (x + next(numbers), np.ones_like(x)))
+    rng, drawn = np.random.default_rng(0), []
+
+    def noisy(x):
+        drawn.append(rng.normal(size=x.shape))
+        return x + drawn[-1], np.ones_like(x)
+
+    function = cg.numpy_function(noisy)
 
     @tf.function
     def twice(x):
         function(x)  # The value is not used.
         return function(x), function(x)
 
-    np.testing.assert_array_equal(twice(tf.zeros([], tf.float64)), [2.0, 3.0])
+    first, second = twice(tf.zeros([3], tf.float64))
+    assert len(drawn) == 3
+    np.testing.assert_array_equal(first, drawn[1])
+    np.testing.assert_array_equal(second, drawn[2])
 
 
 @pytest.mark.parametrize("package", [keras, tf_keras], ids=["keras3", "tf_keras"])
-def test_a_layer_in_fit_calls_once_for_each_batch(package, caplog):
+def test_a_layer_in_fit_calls_once_for_each_batch(package, caplog, tmp_path):
+    """And a file has the weights: the Python function is in the code."""
     calls = []
 
     def counted(x):
         calls.append(1)
         return erf(x)
 
+    function = cg.numpy_function(counted)
+
     class Erf(package.layers.Layer):
         def build(self, shape):
             self.w = self.add_weight(shape=(shape[-1],), initializer="ones", name="w")
 
         def call(self, x):
-            return cg.numpy_function(counted)(x * tf.convert_to_tensor(self.w))
+            return function(x * tf.convert_to_tensor(self.w))
 
-    x = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    x = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
+    target = scipy.special.erf(0.5 * x)
     model = package.Sequential([package.layers.Input((3,)), Erf()])
     built = len(calls)
     model.compile(optimizer=package.optimizers.SGD(0.5), loss="mse", jit_compile=False)
     with caplog.at_level(logging.WARNING, "tensorflow"):
-        model.fit(np.tile(x, [3, 1]), np.zeros([12, 3]), batch_size=4, shuffle=False, verbose=0)
-    assert len(calls) - built == 3
+        model.fit(x, target, epochs=2, batch_size=4, shuffle=False, verbose=0)
+    assert len(calls) - built == 6
     # TensorFlow counts the traces of all models in a process together.
     assert not [record for record in caplog.records if "triggered tf.function retracing" not in record.getMessage()]
     w = np.ones(3)
-    for _ in range(3):
-        value, derivative = erf(x * w)
-        w = w - 0.5 * np.sum(2 * value / value.size * derivative * x, 0)
+    for start in [0, 4, 8] * 2:
+        batch, expected = x[start : start + 4].astype(np.float64), target[start : start + 4]
+        value, derivative = erf(batch * w)
+        w = w - 0.5 * np.sum(2 * (value - expected) / value.size * derivative * batch, 0)
     np.testing.assert_allclose(model.get_weights()[0], w, rtol=1e-5)
+    model.save(tmp_path / "model.keras")
+    loaded = package.models.load_model(tmp_path / "model.keras", custom_objects={"Erf": Erf})
+    np.testing.assert_array_equal(loaded.predict(x, verbose=0), model.predict(x, verbose=0))
 
 
 @pytest.mark.parametrize("run", [eager, traced])

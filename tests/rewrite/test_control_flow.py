@@ -2,7 +2,9 @@
 
 import functools
 import itertools
+import json
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,6 +12,8 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.modes import RUNS, tape_vjp
+from ..support.processes import run_python
+from ..support.sources import ROOT
 from ..support.tensors import pairs
 
 X, DY = np.array([0.7, -1.3, 1.1]), np.array([1.0, 10.0, -3.0])
@@ -109,24 +113,44 @@ def gradient_of(f):
     return run
 
 
+@functools.cache
+def rnn():
+    layer = keras.layers.SimpleRNN(1, dtype="float64")
+    layer.build((3, 1, 1))
+    return layer
+
+
+def summed(x):
+    total = tf.zeros_like(x)
+    for row in tf.stack([x, 2.0 * x]):
+        total += tf.sin(row)
+    return total
+
+
 # Loops that have a maximum of iterations, or whose condition says it of a counter.
 BOUNDED_LOOPS = {
     "a raw loop that counts": raw_loop(lambda i, n, x: i < n, lambda i, n, x: (i + 1, n, x * x), (0, 3)),
     "a raw loop with the limit at the end": raw_loop(
         lambda x, i, n: is_small(x) & (i < n), lambda x, i, n: (x * x, i + 1, n), (), (0, 3)
     ),
+    "an int": while_loop(4),
     "a Tensor": while_loop(lambda x: tf.constant(4)),
+    "a shape": while_loop(lambda x: tf.size(x)),
     "more than the condition": while_loop(20),
     "a loop in a loop": lambda x: tf.while_loop(
         lambda i, _: i < 2, lambda i, y: (i + 1, while_loop(3)(y)), (0, x), maximum_iterations=5
     )[1],
     "a gradient": gradient_of(while_loop(4)),
     "a gradient of a gradient": gradient_of(gradient_of(while_loop(4))),
+    "scan": lambda x: tf.scan(lambda a, b: tf.sin(a) * b, x),
+    "map_fn": lambda x: tf.map_fn(lambda row: row * row, x),
+    "RNN": lambda x: rnn()(x[:, tf.newaxis, tf.newaxis])[:, 0] * x,
 }
 OTHER_LOOPS = {
     "no maximum": while_loop(None),
     "a maximum of 0": while_loop(0),
     "vectorized_map": lambda x: tf.vectorized_map(while_loop(4), x),
+    "autograph": tf.function(summed),
 }
 
 
@@ -228,13 +252,41 @@ def test_conditionals_take_the_branch_of_the_op(case, use_and_mode):
     assert_vjp(used(function, use_and_mode), [slope * X, slope * DY])
 
 
+RELOADED = """
+import json, sys
+import tensorflow as tf
+from tests.rewrite.test_control_flow import used
+
+model = tf.saved_model.load(sys.argv[1])
+found = []
+for line in sys.argv[2:]:
+    name, use_and_mode = line.split(": ")
+    found.append([tensor.numpy().tolist() for tensor in used(model.functions[name], use_and_mode)])
+print(json.dumps(found))
+"""
+
+
 def test_loaded_loops_and_conditionals(tmp_path):
     """The functions are saved as they are, so that all copies are made of what was loaded."""
     names = *RAW_LOOPS, "If 1", "If no elements", "If 'no'", "StatelessIf 0", "Case 1", "StatelessCase 9"
-    chosen = {name: (RAW_LOOPS | CONDITIONALS | STRINGS)[name] for name in names}
-    model, signature = tf.Module(), [tf.TensorSpec([3], tf.float64)]
-    model.functions = {name: tf.function(f, input_signature=signature) for name, (f, _) in chosen.items()}
-    tf.saved_model.save(model, tmp_path)
-    loaded = tf.saved_model.load(tmp_path)
-    for (name, (_, slope)), use in zip(chosen.items(), itertools.cycle(USES), strict=False):
-        assert_vjp(used(loaded.functions[name], f"{use} traced"), [slope * X, slope * DY])
+    with_slopes = {name.replace(": ", ", "): (RAW_LOOPS | CONDITIONALS | STRINGS)[name] for name in names}
+    bounded = {name: BOUNDED_LOOPS[name] for name in ("an int", "a Tensor", "scan")}
+    functions = {name: function for name, (function, _) in with_slopes.items()}
+    functions |= bounded | {"no maximum": OTHER_LOOPS["no maximum"]}
+    calls = [(name, use + " traced") for name, use in zip(functions, itertools.cycle(USES), strict=False)]
+    calls += [(name, use + " jit") for name, use in zip(bounded, itertools.cycle(USES), strict=False)]
+    model = tf.Module()
+    signature = [tf.TensorSpec([3], tf.float64)]
+    model.functions = {name: tf.function(f, input_signature=signature) for name, f in functions.items()}
+    tf.saved_model.save(model, tmp_path / "model")
+    result = run_python(
+        RELOADED, tmp_path / "model", *map(": ".join, calls), cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)}
+    )
+    found = json.loads(result.stdout.splitlines()[-1])
+    for (name, _), actual in zip(calls, found, strict=True):
+        if name in with_slopes:
+            expected = [with_slopes[name][1] * X, with_slopes[name][1] * DY]
+        else:
+            value, (dx,) = tf.function(tape_vjp)(functions[name], [tf.constant(X)], tf.constant(DY))
+            expected = [value, dx]
+        assert_vjp(actual, expected)

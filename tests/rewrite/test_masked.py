@@ -17,6 +17,14 @@ DY = np.array([1.0, -10.0, 0.5, 3.0, 0.0, 2.0])
 INF = np.inf
 
 
+def padded_rows(x, safe):
+    """The mean of the logarithms of each row, whose padding is zero."""
+    rows, count = tf.reshape(x, [-1, 3]), tf.constant([3.0, 2.0], tf.float64)
+    there = tf.sequence_mask(count, 3)
+    logs = tf.where(there, tf.math.log(safe(rows, there)), 0.0)
+    return x * tf.repeat(tf.reduce_sum(logs, 1) / count, 3)
+
+
 def masked_scores(x, safe):
     """The entropy of a softmax whose masked scores are -inf."""
     rows = tf.where(tf.reshape(x, [-1, 3]) > -5.0, tf.reshape(x, [-1, 3]), -INF)
@@ -24,6 +32,13 @@ def masked_scores(x, safe):
     weights /= tf.reduce_sum(weights, 1, keepdims=True)
     entropies = tf.where(weights > 0, weights * tf.math.log(safe(weights, weights > 0)), 0.0)
     return tf.reshape(entropies, [-1])
+
+
+def masked_row(x, safe):
+    """The logarithm of a sum of exponentials; all of a row can be masked."""
+    rows = tf.reshape(x, [-1, 3])
+    sums = tf.reduce_sum(tf.exp(rows + tf.where(rows > -5.0, tf.constant(0.0, x.dtype), -INF)), 1)
+    return x * tf.repeat(tf.where(sums > 0, tf.math.log(safe(sums, sums > 0)), 0.0), 3)
 
 
 def norm(x, safe):
@@ -36,6 +51,12 @@ def angle(x, safe):
     radius = tf.abs(pairs[:, 0]) + tf.abs(pairs[:, 1])
     angles = tf.where(radius > 0, tf.atan2(safe(pairs[:, 0], radius > 0), safe(pairs[:, 1], radius > 0)), 0.0)
     return x * tf.repeat(angles, 2)
+
+
+def truncated_normal(x, safe):
+    """The logarithm of the mass between -1 and 1, of which nothing is left in the tails."""
+    mass = 0.5 * (tf.math.erf(x + 1) - tf.math.erf(x - 1))
+    return tf.where(mass > 0, tf.math.log(safe(mass, mass > 0)), -((x - 1) ** 2))
 
 
 def scaled_by_row(x, safe):
@@ -63,21 +84,32 @@ EXAMPLES = {
     ),
     # https://github.com/pytorch/pytorch/issues/52248
     "sqrt": (where(tf.sqrt, lambda x: x > 0), [-2.0, 0.0, 0.5, 1.0, 3.0, 2.0]),
+    "rsqrt": (where(tf.math.rsqrt, lambda x: x > 0), [-2.0, 0.0, 0.5, 1.0, 3.0, 2.0]),
     # https://github.com/tensorflow/tensorflow/issues/20355
     "division": (
         lambda x, safe: tf.where(abs(x) > 0, tf.sin(x) / safe(x, abs(x) > 0), 1.0),
         [-2.0, 0.0, 0.5, 1.0, 3.0, 0.0],
     ),
+    "x ** 1.5": (where(lambda x: x**1.5, lambda x: x > 0), [-2.0, 0.0, 0.5, 1.0, 3.0, 2.0]),
     "x ** y": (where(lambda x: x ** (x - 0.5), lambda x: x > 0), [-2.0, 0.0, 0.5, 1.0, 3.0, 2.0]),
     "softplus": (
         where(lambda x: tf.math.log1p(tf.exp(x)), lambda x: x < 100, 1.0),
         [-2.0, 0.0, 900.0, 1.0, 800.0, 2.0],
     ),
+    "inverse of softplus": (
+        where(lambda x: tf.math.log(tf.math.expm1(x)), lambda x: x < 100, 1.0),
+        [0.2, 1.0, 900.0, 1.0, 800.0, 2.0],
+    ),
     # https://github.com/tensorflow/tensorflow/issues/27684
+    "padded batch": (padded_rows, [0.5, 2.0, 3.0, 0.2, 4.0, 0.0]),
+    "atanh": (where(tf.atanh, lambda x: abs(x) < 1), [-1.0, 0.0, 0.5, 1.0, 3.0, 0.2]),
     "atan2": (angle, [0.0, 0.0, 0.5, 1.0, -1.0, 2.0]),
     "norm": (norm, [0.0, 0.0, 0.0, 1.0, -2.0, 0.5]),
     # https://github.com/pytorch/pytorch/issues/156212
     "masked softmax": (masked_scores, [1.0, -9.0, 2.0, 0.5, 0.2, -7.0]),
+    "masked row": (masked_row, [-9.0, -8.0, -7.0, 0.5, 0.2, -7.0]),
+    "truncated normal": (truncated_normal, [-40.0, 0.0, 0.5, 50.0, -1.0, 0.2]),
+    "acos": (where(tf.acos, lambda x: abs(x) < 1), [-1.0, 0.0, 0.5, 1.0, 3.0, 0.2]),
     "broadcast factor": (scaled_by_row, [0.5, 900.0, 1.0, 0.2, 1.0, 800.0]),
     "multiply_no_nan": (no_nan_product, [0.0, 0.0, 0.5, 1.0, 3.0, 2.0]),
 }
@@ -120,7 +152,7 @@ def test_the_gradient_is_that_of_a_second_where(name):
 
 
 # TensorFlow cannot compile the gradient of a loop with tf.repeat, or with a slice in a function that the loop calls.
-ROWS = ["atan2", "norm", "masked softmax", "broadcast factor"]
+ROWS = ["atan2", "norm", "masked softmax", "masked row", "padded batch", "broadcast factor"]
 OTHER_MODES = {mode: run for mode, run in {**MODES, **GRAPH_MODES}.items() if mode != "eager"}
 CASES = [
     case

@@ -10,8 +10,9 @@ import tensorflow as tf
 import tf_keras
 
 import tf_cg_ops as cg
+from tf_cg_ops._src.graphs.graph_copy import GraphCopy
 
-from ..support.modes import RUNS, vjp
+from ..support.modes import vjp
 from ..support.saved_models import in_a_loop
 from ..support.tensors import pairs
 
@@ -37,8 +38,10 @@ def assert_overridden(function, plain, dx, x=X, dy=DY):
 PLACES = {
     "alone": (tf.sin, 1),
     "function": (tf.function(lambda x: tf.sin(x)), 1),
+    "function in a function": (tf.function(lambda x: tf.function(tf.sin)(x)), 1),
     "compiled function": (tf.function(lambda x: tf.sin(x), jit_compile=True), 1),
     "while_loop": (in_a_loop(tf.sin), 3),
+    "loop in a loop": (in_a_loop(in_a_loop(tf.sin)), 9),
     "function in a loop": (in_a_loop(tf.function(tf.sin)), 3),
     "cond": (lambda x: tf.cond(x[0] < 0.0, lambda: tf.sin(x), lambda: x), 1),
     "switch_case": (lambda x: tf.switch_case(tf.size(x) - 2, [lambda: x, lambda: tf.sin(x), lambda: -x]), 1),
@@ -83,19 +86,22 @@ class Doubled(tf.Module):
         return tf.sin(x) * self.w
 
 
+def concrete(model):
+    return model.traced.get_concrete_function()
+
+
 FORMS = {
     "method": lambda model: model.method,
     "tf_function": lambda model: model.traced,
-    "concrete_function": lambda model: model.traced.get_concrete_function(),
+    "concrete_function": concrete,
+    "function_of_functions": lambda model: lambda x: model.traced(x),
 }
 
 
 @pytest.mark.core
 @pytest.mark.parametrize("form", FORMS)
 def test_variables_are_shared_and_have_gradients(form):
-    """And a function with a trace is not traced again."""
     model = Doubled()
-    model.traced(tf.constant(X))
     overridden = cg.override_gradients(FORMS[form](model), {"Sin": fivefold})
     for factor in (1.0, 2.0):
         model.w.assign(factor * np.array([2.0, 3.0, -1.0]))
@@ -106,7 +112,32 @@ def test_variables_are_shared_and_have_gradients(form):
         assert_overridden(overridden, model.method, 5.0 * DY * model.w)
     (watched,) = tape.watched_variables()
     assert watched is model.w
-    assert model.traces == 1
+
+
+@pytest.mark.parametrize("is_argument", [False, True])
+def test_variables_have_tangents(is_argument):
+    """Whether the function reads them from outside or they are its arguments."""
+    v = tf.Variable([0.5, -1.0])
+    function = cg.override_gradients(lambda x=v: tf.exp(x) * x, {"Exp": cg.rules.built_in})
+    t, dy = np.array([1.0, 10.0], np.float32), np.array([3.0, -2.0], np.float32)
+    with tf.autodiff.ForwardAccumulator(v, tf.constant(t)) as accumulator:
+        with tf.GradientTape() as tape:
+            y = function(v) if is_argument else function()
+        dv = tape.gradient(y, v, tf.constant(dy))
+    x = v.numpy().astype(np.float64)
+    np.testing.assert_allclose(accumulator.jvp(y), t * (1.0 + x) * np.exp(x), rtol=1e-6)
+    np.testing.assert_allclose(accumulator.jvp(dv), t * dy * (2.0 + x) * np.exp(x), rtol=1e-6)
+
+
+def test_a_function_with_a_trace_is_not_traced_again():
+    model = Doubled()
+    model.traced(tf.constant(X))
+    before = model.traces
+    overridden = cg.override_gradients(model.traced, {"Sin": fivefold})
+    for _ in range(2):
+        overridden(tf.constant(X))
+        tf.function(overridden)(tf.constant(X))
+    assert model.traces == before
 
 
 def test_the_function_itself_stays_as_it_is_and_nothing_is_registered():
@@ -156,6 +187,38 @@ def test_an_op_with_several_outputs_gets_an_upstream_gradient_for_each():
     assert_overridden(cg.override_gradients(function, {"Split": rule}), function, [2.0, 0.0, 4.0 * 7.0])
 
 
+def test_an_op_with_several_inputs_has_a_gradient_for_each():
+    a, b = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(3, 4) - 5.0
+    dy = np.random.default_rng(1).normal(size=[2, 4])
+
+    def rule(op, dy):
+        x, y = op.inputs
+        return 2.0 * tf.matmul(dy, y, transpose_b=True), 3.0 * tf.matmul(x, dy, transpose_a=True)
+
+    overridden = cg.override_gradients(tf.matmul, {"MatMul": rule})
+    x, y = tf.constant(a), tf.constant(b)
+    z, (dx, dy_) = vjp(lambda: overridden(x, b=y), [x, y], tf.constant(dy))
+    np.testing.assert_allclose(z, a @ b)
+    np.testing.assert_allclose(dx, 2.0 * dy @ b.T)
+    np.testing.assert_allclose(dy_, 3.0 * a.T @ dy)
+
+
+def test_integer_inputs_have_no_gradient_and_sliced_gradients_stay_sliced():
+    table = tf.Variable(np.arange(12.0).reshape(4, 3))
+
+    def rule(op, dy):
+        rows = tf.shape(op.inputs[0], out_type=tf.int64)
+        return [tf.IndexedSlices(10.0 * dy, op.inputs[1], rows), None, None]
+
+    overridden = cg.override_gradients(lambda i: tf.gather(tf.identity(table), i), {"GatherV2": rule})
+    with tf.GradientTape() as tape:
+        y = overridden(tf.constant([2, 0]))
+    dy = np.stack([DY, 2 * DY])
+    gradient = tape.gradient(y, table, output_gradients=tf.constant(dy))
+    np.testing.assert_array_equal(y, table.numpy()[[2, 0]])
+    np.testing.assert_allclose(tf.convert_to_tensor(gradient), [20 * DY, 0 * DY, 10 * DY, 0 * DY])
+
+
 def test_a_rule_for_a_read_of_a_variable():
     w = tf.Variable(X)
     overridden = cg.override_gradients(lambda x: x * w, {"ReadVariableOp": fivefold})
@@ -177,24 +240,71 @@ def test_a_rule_for_a_loop_or_a_call_is_for_it_as_a_whole():
     assert_overridden(overridden, lambda x: 2.0 * function(x), 10.0 * DY)
 
 
+def test_side_effects_happen_once_and_in_order():
+    total, log = tf.Variable(0.0, dtype=tf.float64), []
+
+    @tf.function
+    def function(x):
+        before = tf.identity(total)
+        total.assign_add(tf.reduce_sum(x))
+        tf.py_function(lambda value: log.append(float(value)), [total], [])
+        total.assign(2.0 * total)
+        return tf.sin(x) * before + total
+
+    overridden = cg.override_gradients(function, {"Sin": fivefold})
+    total.assign(3.0)
+    y, dx = value_and_gradient(overridden, X, DY)
+    np.testing.assert_allclose(y, np.sin(X) * 3.0 + 8.0)
+    np.testing.assert_allclose(dx, DY * 5.0 * 3.0 + 2.0 * DY.sum() * 0.0 + 0.0)
+    assert log == [4.0]
+    assert float(total) == 8.0
+
+
+def test_a_structure_of_arguments_and_results():
+    def function(inputs, *, scale):
+        return {"y": scale * tf.sin(inputs["a"]), "ragged": tf.ragged.map_flat_values(tf.cos, inputs["b"]), "n": 3}
+
+    overridden = cg.override_gradients(function, {"Sin": fivefold})
+    ragged = tf.ragged.constant([[1.0], [2.0, 3.0]], dtype=tf.float64)
+    a = tf.constant(X)
+    with tf.GradientTape() as tape:
+        tape.watch(a)
+        y = overridden({"a": a, "b": ragged}, scale=2.0)
+    np.testing.assert_allclose(tape.gradient(y["y"], a, output_gradients=tf.constant(DY)), 10.0 * DY)
+    assert isinstance(y["ragged"], tf.RaggedTensor)
+    assert int(y["n"]) == 3
+    np.testing.assert_allclose(y["ragged"].flat_values, np.cos([1.0, 2.0, 3.0]))
+
+
 @pytest.mark.core
 @pytest.mark.parametrize(("library", "mode"), [(keras, "traced"), (tf_keras, "eager"), (keras, "jit")])
 def test_keras_models(library, mode):
     library.utils.set_random_seed(2)
-    layers = [library.layers.Input([5]), library.layers.Dense(4, activation="relu"), library.layers.Dense(2)]
-    model = library.Sequential(layers)
-    overridden = RUNS[mode](cg.override_gradients(model, {"Relu": cg.rules.guided}))
+    model = library.Sequential(
+        [library.layers.Input([5]), library.layers.Dense(4, activation="relu"), library.layers.Dense(2)]
+    )
+    overridden = cg.override_gradients(model, {"Relu": cg.rules.guided})
     x = np.random.default_rng(3).normal(size=[6, 5]).astype(np.float32)
     dy = np.random.default_rng(4).normal(size=[6, 2]).astype(np.float32)
-    kernel = model.trainable_weights[0]
-    kernel = kernel.value if library is keras else kernel
-    with tf.GradientTape() as tape:
-        y = overridden(tf.constant(x))
-    w1, b1, w2, b2 = (np.asarray(weight, np.float64) for weight in model.get_weights())
-    hidden, upstream = x @ w1 + b1, dy @ w2.T
-    np.testing.assert_allclose(y, np.maximum(hidden, 0.0) @ w2 + b2, rtol=1e-4, atol=1e-6)
-    expected = x.T @ (upstream * (upstream > 0) * (hidden > 0))
-    np.testing.assert_allclose(tape.gradient(y, kernel, tf.constant(dy)), expected, rtol=1e-4, atol=1e-6)
+
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = overridden(x)
+        variables = [weight.value if library is keras else weight for weight in model.trainable_weights]
+        return y, tape.gradient(y, [x, *variables], output_gradients=tf.constant(dy))
+
+    run = {"eager": run, "traced": tf.function(run), "jit": tf.function(run, jit_compile=True)}[mode]
+    y, (dx, dw, db, _, _) = run(tf.constant(x))
+    w1, b1, w2, _ = (np.asarray(weight, np.float64) for weight in model.get_weights())
+    hidden = x @ w1 + b1
+    upstream = dy @ w2.T
+    upstream = upstream * (upstream > 0) * (hidden > 0)
+    np.testing.assert_allclose(dx, upstream @ w1.T, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(dw, x.T @ upstream, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(db, upstream.sum(0), rtol=1e-4, atol=1e-6)
+    if mode != "jit":
+        np.testing.assert_array_equal(y, model(x))
 
 
 def test_a_keras_model_follows_its_training_flag():
@@ -204,6 +314,26 @@ def test_a_keras_model_follows_its_training_flag():
     np.testing.assert_array_equal(overridden(x), np.ones([64, 3]))
     assert np.unique(overridden(x, training=True)).tolist() == [0.0, 2.0]
     np.testing.assert_array_equal(overridden(x, training=False), np.ones([64, 3]))
+
+
+def test_an_overridden_function_may_be_recomputed():
+    assert_overridden(cg.recompute_grad(cg.override_gradients(tf.sin, {"Sin": fivefold})), tf.sin, 5.0 * DY)
+
+
+def test_a_scan_whose_step_has_a_gradient_of_its_own():
+    half = cg.custom_gradient(lambda x: (tf.identity(x), lambda dy: 0.5 * dy))
+
+    def total(x):
+        xs = tf.exp(x)
+        return cg.scan(lambda carry, t: (half(carry) + t, carry), xs[0], xs)[0]
+
+    # Each of the three steps halves the gradient of what came before it.
+    assert_overridden(
+        cg.override_gradients(total, {"Exp": fivefold}),
+        total,
+        5.0 * np.array([0.25 + 0.125, 0.5, 1.0]),
+        dy=np.array(1.0),
+    )
 
 
 def test_ops_without_outputs_run_before_what_waits_for_them_in_a_graph_of_tensorflow_1():
@@ -222,6 +352,18 @@ def test_ops_without_outputs_run_before_what_waits_for_them_in_a_graph_of_tensor
         np.testing.assert_allclose(session.run(y), np.sin([1.0, 2.0]), rtol=1e-6)
         assert session.run(counter) == 1
         np.testing.assert_allclose(session.run(dx), [3.0, 30.0])
+
+
+def test_a_copied_op_waits_for_the_copy_of_an_op_without_outputs():
+    with tf.Graph().as_default():
+        x = tf.constant(1.0)
+        with tf.control_dependencies([tf.no_op(name="before")]):
+            y = tf.sin(x)
+    for pure, waits_for in ((False, ["NoOp"]), (True, [])):
+        with tf.Graph().as_default() as graph:
+            (copied,) = GraphCopy([], pure=pure).tensors([y])
+        assert copied.graph is graph
+        assert [op.type for op in copied.op.control_inputs] == waits_for
 
 
 class RuleOfItsObject:
@@ -250,7 +392,8 @@ def test_traces_go_with_their_object_though_a_rule_refers_to_it():
     assert gone() is None
 
 
-@pytest.mark.parametrize(("place", "mode"), pairs(["alone", "branch", "loop", "function"], ["eager", "traced"]))
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+@pytest.mark.parametrize("place", ["alone", "branch", "loop", "function"])
 def test_a_rule_differentiates_with_a_tape(place, mode):
     """The op of a branch or loop can read a tensor from outside."""
 

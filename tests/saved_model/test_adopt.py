@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 import tf_cg_ops as cg
 
@@ -249,16 +250,40 @@ def test_variables_in_gradient_functions(tmp_path):
     np.testing.assert_allclose(dx, DY * 9.0 * w**2)
     np.testing.assert_allclose(dw, DY * 5.0 * X * w + 3.0 * DY * w * 5.0 * X)
     np.testing.assert_allclose(dw_of_g, 5.0 * DY * X)
+    loaded.w.assign_sub(0.125 * dw)
+    np.testing.assert_allclose(loaded.g(x), X * (w - 0.125 * dw), rtol=1e-12)
 
 
 @pytest.mark.mode_table(feature="adopt", mode="keras_export")
-def test_an_exported_keras_model(tmp_path):
-    inputs = keras.Input([3], dtype="float64")
-    model = keras.Model(inputs, keras.layers.Lambda(lambda x: 2.0 * steep(x), dtype="float64")(inputs))
-    model.export(tmp_path / "source", verbose=False)
+@pytest.mark.parametrize("library", [keras, tf_keras], ids=["keras", "tf_keras"])
+def test_keras_models_train_on(library, tmp_path):
+    @tf.custom_gradient
+    def rounded(x):
+        return tf.round(x), lambda dy: dy
+
+    class Rounded(library.layers.Layer):
+        def call(self, x):
+            return rounded(x)
+
+    inputs = library.Input([4])
+    outputs = library.layers.Dense(1)(Rounded()(library.layers.Dense(8)(inputs)))
+    model = library.Model(inputs, outputs)
+    save_model = (lambda path: model.export(path, verbose=False)) if library is keras else model.save
+    save_model(str(tmp_path / "source"))
     cg.saved_model.adopt(tmp_path / "source", tmp_path / "target")
     loaded = tf.saved_model.load(tmp_path / "target")
-    np.testing.assert_allclose(gradient(loaded.serve, X[None], DY[None]), 14.0 * DY[None])
+    run = loaded.serve if library is keras else loaded.signatures["serving_default"]
+    x = tf.constant(np.random.default_rng(1).normal(size=[16, 4]), tf.float32)
+
+    def gradients_of(function, weights):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.nest.flatten(function(x))[0] ** 2)
+        return tape.gradient(loss, weights)
+
+    found = gradients_of(run, loaded.trainable_variables)
+    for dw, expected in zip(found, gradients_of(model, model.trainable_variables), strict=True):
+        assert np.abs(expected).max() > 0.01
+        np.testing.assert_allclose(dw, expected, rtol=1e-5, atol=1e-5)
 
 
 @tf.custom_gradient
@@ -317,15 +342,32 @@ def test_inspect_lists_them(tmp_path):
     assert [found.kind for found in cg.saved_model.inspect(target)] == ["custom_gradient"]
 
 
-def test_a_file_that_names_a_function_that_it_does_not_contain(tmp_path):
-    source, target = save(tmp_path, outside_of_a_loop)
-    proto = proto_of(source)
+NOT_THERE = "must read only tensors that the value reads, too, got another one from outside of the function\\. Pass "
+
+
+def test_gradients_that_read_something_from_outside(tmp_path):
+    """Also if the file names a function that it does not contain."""
+
+    def function(x):
+        c = tf.cos(x)
+
+        @tf.custom_gradient
+        def scaled(y):
+            return y + 1.0, lambda dy: dy * c
+
+        return looped(scaled)(x)
+
+    source, target = save(tmp_path, function)
+    named, _ = save(tmp_path / "named", outside_of_a_loop)
+    proto = proto_of(named)
     nodes = proto.meta_graphs[0].object_graph_def.nodes
     (captured,) = [node.captured_tensor for node in nodes if node.WhichOneof("kind") == "captured_tensor"]
     captured.concrete_function = "missing"
-    (source / "saved_model.pb").write_bytes(proto.SerializeToString())
-    with pytest.raises(
-        ValueError, match="must read only tensors that the value reads, too, got another one from outside"
-    ):
-        cg.saved_model.adopt(source, target)
-    assert not target.exists()
+    (named / "saved_model.pb").write_bytes(proto.SerializeToString())
+    for model in (source, named):
+        with pytest.raises(ValueError, match=NOT_THERE):
+            cg.saved_model.adopt(model, target)
+        assert not target.exists()
+    (place,) = cg.saved_model.inspect(source)
+    cg.saved_model.adopt(source, target, {place.node: lambda op, dy: 3.0 * dy}, check=False)
+    np.testing.assert_allclose(gradient(tf.saved_model.load(target).f, X, DY), 9.0 * DY)

@@ -7,7 +7,8 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.modes import derivative
+from ..support.processes import run_python
+from ..support.saved_models import proto_of
 from .test_strip_kinds import save_with_tensorflow_1, simple_save
 
 pytestmark = pytest.mark.core
@@ -75,6 +76,24 @@ def test_every_kind_of_gradient(saved, tmp_path):
     )
 
 
+def test_the_number_of_operations_of_a_rule(tmp_path):
+    def with_rule_of(number):
+        def grad_fn(dy):
+            for _ in range(number):
+                dy = tf.sin(dy)
+            return tf.function(lambda dy: tf.cos(tf.cos(dy)))(dy)
+
+        module = tf.Module()
+        function = cg.custom_gradient(lambda x: (x * 1.0, grad_fn))
+        module.f = tf.function(function, input_signature=[tf.TensorSpec([])])
+        tf.saved_model.save(module, tmp_path / str(number))
+        (gradient,) = cg.saved_model.inspect(tmp_path / str(number))
+        return gradient.rule_ops
+
+    assert with_rule_of(7) - with_rule_of(2) == 5
+    assert with_rule_of(1) >= 1 + 2  # Counts only functions that are called.
+
+
 def cube(rule_of, **options):
     @cg.custom_gradient(**options)
     def cube(x):
@@ -125,6 +144,16 @@ def test_the_number_of_orders_in_the_file(case, tmp_path):
             derivative(dx)(x)
 
 
+def derivative(function):
+    def derivative(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return tape.gradient(y, x)
+
+    return derivative
+
+
 def test_graphs_of_tensorflow_1(tmp_path):
     """They have no function there, and an overridden gradient of such a graph is not from tf.custom_gradient."""
     save_with_tensorflow_1(tmp_path / "model")
@@ -144,3 +173,20 @@ def test_graphs_of_tensorflow_1(tmp_path):
 def test_a_stripped_model_gives_an_empty_list(saved, tmp_path):
     cg.saved_model.strip(saved, tmp_path / "stripped", check=False)
     assert cg.saved_model.inspect(tmp_path / "stripped") == []
+
+
+def test_ops_of_other_libraries_have_to_be_registered(saved, tmp_path):
+    model = shutil.copytree(saved, tmp_path / "model")
+    proto = proto_of(model)
+    for function in proto.meta_graphs[0].graph_def.library.function:
+        for node in function.node_def:
+            node.op = "OpOfSomebodyElse" if node.op == "Sign" else node.op
+    (model / "saved_model.pb").write_bytes(proto.SerializeToString())
+    code = "import sys, tf_cg_ops\ntry:\n    tf_cg_ops.saved_model.inspect(sys.argv[1])\nexcept ValueError as e:\n    print(e)"
+    text = run_python(code, model, cwd=tmp_path).stdout
+    assert text.startswith(
+        f"saved_model.inspect: TensorFlow cannot build the graphs in '{model}': Op type not registered 'OpOfSomebodyElse'"
+    )
+    assert text.endswith(
+        ". First import the packages that register missing ops; if the file was changed, save or copy the model again.\n"
+    )

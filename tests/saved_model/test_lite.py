@@ -14,34 +14,36 @@ from ..support.tensors import pairs
 
 RATE, STEPS = 0.1, 150
 LAYERS = keras.layers
-LITE = {"of": "output_0", "wrt": "variables", "name": "train", "update": RATE, "lite": True}
-
-
-def make():
-    keras.utils.set_random_seed(0)
-    layers = [
-        LAYERS.Input([8, 8, 1], name="images"),
+NETS = {
+    "mlp": lambda: [LAYERS.Flatten(), LAYERS.Dense(32, activation="relu"), LAYERS.Dense(10)],
+    "cnn": lambda: [
         LAYERS.Conv2D(8, 3, padding="same", activation="relu"),
         LAYERS.MaxPooling2D(),
         LAYERS.BatchNormalization(),
         LAYERS.Conv2D(16, 3, activation="relu"),
         LAYERS.Flatten(),
         LAYERS.Dense(10),
-    ]
-    return keras.Sequential(layers)
+    ],
+}
+LITE = {"of": "output_0", "wrt": "variables", "name": "train", "update": RATE, "lite": True}
+
+
+def make(name):
+    keras.utils.set_random_seed(0)
+    return keras.Sequential([LAYERS.Input([8, 8, 1], name="images"), *NETS[name]()])
 
 
 def keras_step(net):
-    """A step of gradient descent for the mode of inference, which is what a signature has."""
+    """A step of Keras's optimizer for the mode of inference, which is what a signature has."""
     loss = keras.losses.CategoricalCrossentropy(from_logits=True)
-    weights = [each.value for each in net.trainable_variables]
+    optimizer = keras.optimizers.SGD(RATE)
+    optimizer.build(net.trainable_variables)
 
     @tf.function
     def step(images, targets):
         with tf.GradientTape() as tape:
             y = loss(targets, net(images, training=False))
-        for weight, gradient in zip(weights, tape.gradient(y, weights), strict=True):
-            weight.assign_sub(RATE * gradient)
+        optimizer.apply(tape.gradient(y, [each.value for each in net.trainable_variables]), net.trainable_variables)
         return y
 
     return step
@@ -55,7 +57,7 @@ def interpret(folder, **options):
 
 
 def test_litert_learns_digits_like_keras_and_its_weights_are_restored(tmp_path):
-    net = make()
+    net = make("cnn")
     net.export(tmp_path / "net", verbose=False)
     report = cg.saved_model.add_gradients(tmp_path / "net", tmp_path / "lite", loss="crossentropy", **LITE)
     assert len(report.weights) == len(report.updated) == len(net.trainable_weights)
@@ -90,6 +92,51 @@ def test_litert_learns_digits_like_keras_and_its_weights_are_restored(tmp_path):
         np.testing.assert_array_equal(returned[key], value)
 
 
+def test_the_report_names_weights_and_a_session_finds_them(tmp_path):
+    """The two signatures also work in TensorFlow."""
+    net = make("mlp")
+    net.export(tmp_path / "net", verbose=False)
+    report = cg.saved_model.add_gradients(tmp_path / "net", tmp_path / "lite", loss="mse", **LITE)
+    tensors = {each.name: each.tensor for each in report.weights}
+    loaded = tf.saved_model.load(tmp_path / "lite")
+    assert {name: tuple(spec.shape) for name, spec in loaded.signatures["weights"].structured_outputs.items()} == {
+        each.name: each.shape for each in report.weights
+    }
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tf.compat.v1.saved_model.load(session, ["serve"], str(tmp_path / "lite"))
+        found = session.run(tensors)
+    for row, weight in zip(report.weights, net.trainable_weights, strict=True):
+        np.testing.assert_array_equal(found[row.name], weight)
+    doubled = {name: 2 * value for name, value in found.items()}
+    loaded.signatures["set_weights"](**{name: tf.constant(value) for name, value in doubled.items()})
+    for name, value in loaded.signatures["weights"]().items():
+        np.testing.assert_array_equal(value, doubled[name])
+
+
+def test_gradients_without_a_step(tmp_path):
+    """LiteRT takes upstream gradients and returns gradients, also for a model with a custom gradient."""
+    module = tf.Module()
+    module.w = tf.Variable([2.0, 3.0], name="w")
+    spike = cg.straight_through(surrogate="hard_tanh")(tf.sign)
+    module.f = tf.function(lambda x: {"y": spike(module.w * x)}, input_signature=[tf.TensorSpec([None, 2], name="x")])
+    tf.saved_model.save(module, tmp_path / "model", signatures=module.f)
+    report = cg.saved_model.add_gradients(
+        tmp_path / "model", tmp_path / "lite", of="y", wrt=["x", "variables"], lite=True
+    )
+    assert report.weights == []
+    run = interpret(tmp_path / "lite", signature_keys=["gradients"]).get_signature_runner("gradients")
+    x, dy = np.float32([[0.1, -0.2], [3.0, 0.3]]), np.float32([[1.0, 10.0], [-3.0, 7.0]])
+    found = run(x=x, d_y=dy)
+    inside = (np.abs([2.0, 3.0] * x) <= 1) * dy
+    np.testing.assert_array_equal(found["y"], np.sign(x))
+    np.testing.assert_allclose(found["d_x"], inside * [2.0, 3.0], rtol=1e-6)
+    np.testing.assert_allclose(found["d_w"], np.sum(inside * x, axis=0), rtol=1e-6)
+
+
+def wrong_relu(op, dy, x):
+    return tf.where(x > 0, dy, 0.1 * dy)
+
+
 def mean_of_batch(op, dy):
     return tf.reduce_mean(dy, axis=list(range(dy.shape.rank - 1)))
 
@@ -101,6 +148,7 @@ def plain_sum(op, x, axes):
 RELU = [LAYERS.Dense(4, activation="relu", name="first"), LAYERS.Dense(2, name="second")]
 FAULTS = {
     # A wrong composition, the layers of a model, and what the error says for gradients and for steps.
+    "a few elements": ("ReluGrad", wrong_relu, RELU, r"output d_\w*first", r"step of \w*first"),
     "a bias": ("BiasAddGrad", mean_of_batch, RELU, r"output d_\w*bias", r"step of \w*bias"),
     "not loaded": ("Sum", plain_sum, [LAYERS.RepeatVector(2)], *["LiteRT must run the new signature, got .*SUM"] * 2),
 }

@@ -138,11 +138,25 @@ def test_rules_of_an_earlier_override_and_a_rule_that_reads_its_output(tmp_path)
 
 @pytest.mark.mode_table(feature="override", mode="keras_export")
 def test_an_exported_keras_model(tmp_path):
-    layers = [keras.Input([3], dtype="float64"), keras.layers.Activation(tf.sin, dtype="float64")]
-    keras.Sequential(layers).export(tmp_path / "source", verbose=False)
-    cg.saved_model.override(tmp_path / "source", tmp_path / "target", {"Sin": fivefold})
+    keras.utils.set_random_seed(1)
+    layers = [
+        keras.layers.Input([8, 8, 1]),
+        keras.layers.Conv2D(4, 3, activation="relu"),
+        keras.layers.BatchNormalization(),
+        keras.layers.ReLU(),
+        keras.layers.Flatten(),
+        keras.layers.Dense(5),
+    ]
+    model = keras.Sequential(layers)
+    model.export(tmp_path / "source", verbose=False)
+    report = cg.saved_model.override(tmp_path / "source", tmp_path / "target", {"Relu": cg.rules.guided})
+    assert report.overridden == {"Relu": 2}
     loaded = tf.saved_model.load(tmp_path / "target")
-    np.testing.assert_allclose(gradient(loaded.serve, X[None], DY[None]), 5.0 * DY[None])
+    x = np.random.default_rng(5).normal(size=[2, 8, 8, 1]).astype(np.float32)
+    dy = np.random.default_rng(6).normal(size=[2, 5]).astype(np.float32)
+    expected = gradient(cg.override_gradients(model, {"Relu": cg.rules.guided}), x, dy)
+    np.testing.assert_allclose(gradient(loaded.serve, x, dy), expected, rtol=1e-5, atol=1e-6)
+    assert np.abs(gradient(model, x, dy) - expected).max() > 0.01
 
 
 @pytest.mark.mode_table(feature="override", mode="tf1")
@@ -164,35 +178,49 @@ def test_a_model_of_tensorflow_1(tmp_path):
     np.testing.assert_allclose(dx, 5.0 * 3.0 * DY)
 
 
-def test_a_rule_that_closes_over_numbers(tmp_path):
-    source, target = save(tmp_path, f=tf.sin)
-    cg.saved_model.override(source, target, {"Sin": lambda op, dy: dy * X}, check=False)
-    np.testing.assert_allclose(gradient(tf.saved_model.load(target).f, X, DY), DY * X)
+@pytest.fixture(scope="module")
+def sine(tmp_path_factory):
+    return save(tmp_path_factory.mktemp("sine"), f=lambda x: tf.sin(x) + 1.0)[0]
 
 
-def test_shapes_are_known(tmp_path):
+def test_a_rule_that_closes_over_numbers(sine, tmp_path):
+    cg.saved_model.override(sine, tmp_path / "target", {"Sin": lambda op, dy: dy * X}, check=False)
+    np.testing.assert_allclose(gradient(tf.saved_model.load(tmp_path / "target").f, X, DY), DY * X)
+
+
+@pytest.mark.parametrize("around", ["nothing", "loop", "branch"])
+@pytest.mark.parametrize("of", ["variable", "input"])
+def test_shapes_are_known(of, around, tmp_path):
     """The gradient of a matrix with another diagonal holds the sizes as constants, and TensorFlow compares them."""
     module = tf.Module()
     module.w = tf.Variable([[4.0, 0.5], [0.5, 3.0]])
+    specs = [tf.TensorSpec([None, 2], name="x"), tf.TensorSpec([2, 2], name="w")]
 
-    def factor(x):
-        w = tf.linalg.set_diag(module.w, tf.linalg.diag_part(module.w) + 0.1)
-        return tf.sin(x) @ tf.linalg.cholesky(w)
+    def factor(x, w):
+        return tf.sin(x) @ tf.linalg.cholesky(tf.linalg.set_diag(w, tf.linalg.diag_part(w) + 0.1))
 
-    module.f = tf.function(in_a_loop(factor), input_signature=[tf.TensorSpec([None, 2], name="x")], autograph=False)
+    @tf.function(input_signature=specs, autograph=False)
+    def function(x, w):
+        w = module.w if of == "variable" else w
+        if around == "nothing":
+            return factor(x, w)
+        if around == "loop":
+            return in_a_loop(lambda x: factor(x, w))(x)
+        return tf.cond(x[0, 0] > 0.0, lambda: factor(x, w), lambda: x)
 
-    @tf.function(input_signature=[tf.TensorSpec([None, 2], name="x")], autograph=False)
-    def step(x):
+    @tf.function(input_signature=specs, autograph=False)
+    def step(x, w):
+        w = module.w if of == "variable" else w
         with tf.GradientTape() as tape:
-            y = module.f(x)
-        return {"d_w": tape.gradient(y, module.w)}
+            tape.watch(w)
+            y = function(x, w)
+        return {"d_w": tape.gradient(y, w)}
 
-    module.step = step
+    module.f, module.step = function, step
     tf.saved_model.save(module, tmp_path / "model", signatures=step)
-    report = cg.saved_model.override(tmp_path / "model", tmp_path / "new", {"Sin": fivefold})
+    report = cg.saved_model.override(tmp_path / "model", tmp_path / "new", {"Sin": lambda op, dy: 5.0 * dy})
     assert {each.verdict for each in report.comparisons} == {"equal, bit for bit"}
-    matrix = np.linalg.cholesky(module.w.numpy() + 0.1 * np.eye(2))
-    dy = np.float32([[1.0, 10.0]])
-    loaded = tf.saved_model.load(tmp_path / "new")  # Functions need their variables.
-    found = gradient(loaded.f, [[0.5, 2.0]], dy)
-    np.testing.assert_allclose(found, dy @ np.linalg.matrix_power(5.0 * matrix.T, 3), rtol=1e-5)
+    loaded, w, dy = tf.saved_model.load(tmp_path / "new"), module.w.numpy(), np.float32([[1.0, 10.0]])
+    matrix = np.linalg.cholesky(w + 0.1 * np.eye(2))
+    expected = dy @ np.linalg.matrix_power(5.0 * matrix.T, 3 if around == "loop" else 1)
+    np.testing.assert_allclose(gradient(lambda x: loaded.f(x, w), [[0.5, 2.0]], dy), expected, rtol=1e-5)

@@ -48,17 +48,18 @@ def values(tmp_path_factory):
 class Training(tf.Module):
     """A saved training step, which computes gradients in the graph, with axis, lists, broadcasting and recomputation."""
 
-    def __init__(self):
+    def __init__(self, dtype=tf.float32):
         super().__init__()
-        self.w = tf.Variable([[0.5, -1.0], [2.0, 0.25], [1.5, 3.0]], dtype=tf.float64)
-        self.b = tf.Variable(0.5, dtype=tf.float64)
+        self.dtype = dtype
+        self.w = tf.Variable(tf.cast([[0.5, -1.0], [2.0, 0.25], [1.5, 3.0]], dtype))
+        self.b = tf.Variable(tf.cast(0.5, dtype))
 
     def loss(self, x):
         h = cg.embed_gradient(tf.sign(x @ self.w), tf.exp(-tf.abs(x @ self.w)), x @ self.w)
         h = cg.recompute_grad(lambda t: tf.sin(t) * t)(h + self.b)
         summed = cg.embed_gradient(tf.reduce_sum(h, 1), 3.0 * h, h, axis=-1)
         both = cg.embed_gradient(summed, [summed, 2.0 * summed], [self.b, summed])
-        return tf.reduce_sum(both * tf.cast(tf.range(1, tf.shape(x)[0] + 1), x.dtype))
+        return tf.reduce_sum(both * tf.cast(tf.range(1, tf.shape(x)[0] + 1), self.dtype))
 
     @tf.function
     def step(self, x):
@@ -66,7 +67,7 @@ class Training(tf.Module):
             loss = self.loss(x)
         variables = [self.w, self.b]
         for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
-            variable.assign_sub(0.01 * gradient)
+            variable.assign_sub(tf.cast(0.01, self.dtype) * gradient)
         return loss
 
 
@@ -74,7 +75,7 @@ class Training(tf.Module):
 def training(tmp_path_factory):
     """A training step in double precision: the module, its folder and the report."""
     folder = tmp_path_factory.mktemp("training")
-    module = Training()
+    module = Training(tf.float64)
     module.step.get_concrete_function(tf.TensorSpec([None, 3], tf.float64))
     return module, folder, save_and_strip(module, folder)
 
@@ -201,6 +202,51 @@ def test_a_stripped_model_can_be_stripped_and_saved_again(training, tmp_path):
     loaded = [tf.saved_model.load(path) for path in (tmp_path / "saved", target)]  # Functions need their variables.
     x = tf.constant([[1.0, 2.0, -1.0]], tf.float64)
     assert_same(loaded[0].step(x), loaded[1].step(x))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "jit"),
+    [(tf.float16, False), (tf.bfloat16, True)],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
+def test_a_training_step_in_every_precision_and_under_xla(tmp_path, dtype, jit):
+    module = Training(dtype)
+    module.step = tf.function(Training.step.python_function.__get__(module), jit_compile=jit)
+    module.step.get_concrete_function(tf.TensorSpec([None, 3], dtype))
+    report = save_and_strip(module, tmp_path)
+    assert [c.verdict.startswith("equal") for c in report.comparisons] == [True]
+
+
+@pytest.mark.mode_table(feature="strip", mode="while_loop")
+@pytest.mark.mode_table(feature="strip", mode="cond")
+@pytest.mark.mode_table(feature="strip", mode="nested_functions")
+def test_a_training_step_through_a_loop_a_conditional_and_a_call(tmp_path):
+    """The gradients are then in functions of their own, which get what they need from the forward pass."""
+    module = Training()
+
+    def step(x):
+        def body(i, y):
+            y = cg.embed_gradient(tf.sin(y), tf.sign(y) * module.b, y, fx_gx_manually_stopped=True)
+            return i + 1, tf.cond(module.b > 0.0, lambda: cg.recompute_grad(tf.sin)(y) * module.w[0, 0], lambda: y)
+
+        with tf.GradientTape() as tape:
+            called = tf.function(lambda x: tf.sin(cg.embed_gradient(tf.sign(x), x, x * module.b)))
+            loss = tf.reduce_sum(tf.while_loop(lambda i, _: i < 3, body, (0, x))[1] * x) + tf.reduce_sum(called(x))
+        variables = [module.w, module.b]
+        for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            variable.assign_sub(0.01 * gradient)
+        return loss
+
+    module.step = tf.function(step, input_signature=[tf.TensorSpec([None, 3])])
+    report = save_and_strip(module, tmp_path)
+    assert report.replaced["CustomGradientEmbedGrad"] >= 3
+    loaded = tf.saved_model.load(tmp_path / "target")
+    x = tf.constant([[0.5, -1.0, 2.0], [3.0, -0.25, 1.0]])
+    for _ in range(2):
+        np.testing.assert_allclose(loaded.step(x), module.step(x), rtol=1e-5)
+    np.testing.assert_allclose(loaded.w, module.w, rtol=1e-5)
+    np.testing.assert_allclose(loaded.b, module.b, rtol=1e-5)
+    assert not np.allclose(module.b, 0.5)
 
 
 def reading_nodes(path, function):

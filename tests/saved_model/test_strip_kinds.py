@@ -2,6 +2,7 @@
 
 import warnings
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -53,46 +54,73 @@ def test_stripped_models_convert_to_tensorflow_lite_with_equal_outputs(tmp_path)
         np.testing.assert_allclose(run(x=x)["y"], module.f(x)["y"], rtol=1e-6)
 
 
-def test_a_model_of_tf_keras_keeps_its_metadata_and_is_a_model_again(tmp_path):
-    class Spike(tf_keras.layers.Layer):
+def keras_model(keras_module):
+    class Spike(keras_module.layers.Layer):
         def call(self, inputs):
             return spike(inputs - 0.1)
 
-    inputs = tf_keras.Input([3])
-    hidden = Spike()(tf_keras.layers.Dense(4, kernel_initializer="ones")(inputs))
-    model = tf_keras.Model(inputs, tf_keras.layers.Dense(2, kernel_initializer="ones")(hidden))
+    inputs = keras_module.Input([3])
+    hidden = keras_module.layers.Dense(4, kernel_initializer="ones")(inputs)
+    outputs = keras_module.layers.Dense(2, kernel_initializer="ones")(Spike()(hidden))
+    return keras_module.Model(inputs, outputs), Spike
+
+
+def test_a_keras_model_that_was_exported(tmp_path):
+    model, _ = keras_model(keras)
+    model.export(tmp_path / "source", verbose=False)
+    report = strip(tmp_path / "source", tmp_path / "target")
+    assert {c.name: c.verdict for c in report.comparisons}["serving_default"] == "equal, bit for bit"
+    layer = keras.layers.TFSMLayer(tmp_path / "target", call_endpoint="serve")
+    loaded = tf.saved_model.load(tmp_path / "target")
+    for run in (loaded.serve, layer):
+        assert_same(run(X), model(X))
+
+
+def test_a_model_of_tf_keras_keeps_its_metadata_and_is_a_model_again(tmp_path):
+    model, layer = keras_model(tf_keras)
     model.save(tmp_path / "source", save_format="tf")
     strip(tmp_path / "source", tmp_path / "target")
     assert "keras_metadata.pb" in contents(tmp_path / "target")
-    loaded = tf_keras.models.load_model(tmp_path / "target", custom_objects={"Spike": Spike})
+    loaded = tf_keras.models.load_model(tmp_path / "target", custom_objects={layer.__name__: layer})
     assert_same(loaded.predict(X, verbose=0), model(X))
     again = tf.saved_model.load(tmp_path / "target")
     assert_same(again(X), model(X))
 
 
-def test_assets(tmp_path):
+def add_table(module, folder):
     """A table from an asset: line numbers by words."""
-    module, words = tf.Module(), tmp_path / "words.txt"
+    words = folder / "words.txt"
     words.write_text("one\ntwo\nthree\n")
     index = tf.lookup.TextFileIndex
-    module.asset = tf.saved_model.Asset(str(words))
-    initializer = tf.lookup.TextFileInitializer(module.asset, tf.string, index.WHOLE_LINE, tf.int64, index.LINE_NUMBER)
-    module.table = tf.lookup.StaticHashTable(initializer, -1)
+    asset = tf.saved_model.Asset(str(words))
+    initializer = tf.lookup.TextFileInitializer(asset, tf.string, index.WHOLE_LINE, tf.int64, index.LINE_NUMBER)
+    module.asset, module.table = asset, tf.lookup.StaticHashTable(initializer, -1)
+    return words
+
+
+def test_several_signatures_and_assets(tmp_path):
+    module = tf.Module()
+    words = add_table(module, tmp_path)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def look_up(text):
         place = module.table.lookup(text)
         return {"place": place, "scaled": spike(tf.cast(place, tf.float32)), "text": text}
 
-    module.look_up = look_up
-    report = save_and_strip(module, tmp_path, signatures={"look_up": look_up})
+    @tf.function(input_signature=[tf.TensorSpec([2, 3]), tf.TensorSpec([], tf.bool)])
+    def choose(x, flag):
+        return {"y": tf.where(flag, spike(x), x)}
+
+    module.look_up, module.choose = look_up, choose
+    report = save_and_strip(module, tmp_path, signatures={"look_up": look_up, "choose": choose})
     words.unlink()
     loaded = tf.saved_model.load(tmp_path / "target")
     found = loaded.signatures["look_up"](text=tf.constant(["two", "four"]))
     assert_same(found["place"], tf.constant([1, -1], tf.int64))
     assert_same(found["scaled"], tf.constant([1.0, 0.0]))
+    assert_same(loaded.signatures["choose"](x=X, flag=tf.constant(True))["y"], spike(X))
     verdicts = {c.name: c.verdict for c in report.comparisons}
-    assert verdicts == dict.fromkeys(["look_up", ".look_up"], "equal, bit for bit")
+    assert verdicts == dict.fromkeys(["look_up", "choose", ".look_up", ".choose"], "equal, bit for bit")
 
 
 def test_composite_inputs(tmp_path):
