@@ -117,7 +117,7 @@ SENSELESS = {
     "scan": {"keras_files", "keras_fresh"},
     "while_loop": {"keras_files", "keras_fresh"},
     "saved_model": {"mixed_precision", "keras_jit", "functional", "keras_files", "keras_fresh"},
-    "numpy_function": {"while_loop_under_xla", "v1_loader", "c_api", "op_free", "shipped", "tflite"},
+    "numpy_function": {"v1_loader", "c_api", "op_free", "shipped", "tflite"},
 }
 
 _MARK = "mode_table"
