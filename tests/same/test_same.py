@@ -42,7 +42,7 @@ LIMITS = [
     (ALL, ("watch_gradient",), XLA, "XLA cannot compile check_numerics"),
     (ALL, ("numpy_function",), XLA, "is Python code, which XLA cannot compile"),
     (ALL, ("numpy_function",), ("unknown_rank", "tf1"), "output_signature must have a known rank"),
-    (ALL, ("numpy_function",), (*FORWARD, "second_order"), "has no tangents and no second derivatives"),
+    (ALL, ("numpy_function",), (*FORWARD, "second_order", "second_order_eager"), "no second derivatives"),
     (ALL, ("recompute_grad, memory",), ("tf1",), "must be called in eager mode or in a tf.function"),
     (ALL, ("Recompute",), ("unknown_rank", "tf1"), "Could not automatically infer the output shape"),
     (ALL, ("scan",), ("forward_mode",), "dtype: 'variant'"),
@@ -85,7 +85,7 @@ def cells():
         ("recompute_grad", "scan", "override_gradients"),
         ("around_traced", "second_order", "forward_mode_eager"),
     )
-    compared = [each for each in chosen if limit_of(FAILS_IN_TENSORFLOW, *each) is None]
+    compared = [each for each in chosen if limit_of(FAILS_IN_TENSORFLOW + LIMITS, *each) is None]
     there = {(wrapper, mode) for _, wrapper, mode in compared} | set(SENSELESS)
     left = [pair for pair in itertools.product(WRAPPERS, MODES) if pair not in there]
     return dict.fromkeys([*chosen, *(("several ops", *pair) for pair in left)])
