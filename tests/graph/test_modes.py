@@ -32,12 +32,16 @@ IMPOSSIBLE = [
 ]
 
 
+# Where tests/same has only limits.
+MORE = {"custom_vjp": ["forward_mode", "forward_mode_eager"], "override_gradients": ["vectorized_map"]}
+
+
 def pairs_to_test():
     """The pairs. The core tests are all modes of two functions."""
     modes = list(ALL_MODES)
     for i, function in enumerate(FUNCTIONS):
         chosen = modes if function in IN_EVERY_MODE else ["jit", modes[i % len(modes)], modes[(i + 9) % len(modes)]]
-        for mode in dict.fromkeys(chosen):
+        for mode in dict.fromkeys([*chosen, *MORE.get(function, [])]):
             if (function, mode) not in IMPOSSIBLE:
                 is_core = function in ("plain", "embed_gradient")
                 yield pytest.param(function, mode, marks=[pytest.mark.core] * is_core)

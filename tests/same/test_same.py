@@ -102,8 +102,10 @@ def with_marks():
         is_core = chosen[1:] in left
         left.discard(chosen[1:])
         marks, feature = [pytest.mark.core] * is_core, FEATURES.get(chosen[1], chosen[1])
-        if chosen[2] in ROWS and feature in COLUMN_OF and limit_of(FAILS_IN_TENSORFLOW, *chosen) is None:
-            outcome = "passed" if limit_of(LIMITS, *chosen) is None else "unsupported"
+        is_limit = limit_of(FAILS_IN_TENSORFLOW + LIMITS, *chosen) is not None
+        # Other limits are about a few programs.
+        if chosen[2] in ROWS and feature in COLUMN_OF and (not is_limit or chosen[1] == "numpy_function"):
+            outcome = "unsupported" if is_limit else "passed"
             marks.append(pytest.mark.mode_table(feature=feature, mode=chosen[2], outcome=outcome))
         yield pytest.param(*chosen, marks=marks)
 
