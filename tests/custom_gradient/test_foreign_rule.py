@@ -9,7 +9,8 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.modes import RUNS, first_and_second_order, run_in_a_fresh_process
+from ..support.modes import MODES as ORDERS
+from ..support.modes import RUNS, run_in_a_fresh_process
 
 X = np.array([0.4, -1.3, 2.1])
 DY = np.array([1.0, 10.0, -3.0])
@@ -133,8 +134,7 @@ def test_the_gradient_is_the_one_of_the_rule(f, around, mode):
     [(with_a_tape, "recompute_grad"), (recursive, "memory"), (with_a_loop, "scan"), (recursive, "nested")],
 )
 def test_second_derivatives(f, around, mode):
-    x, dy = tf.constant(X), tf.constant(DY)
-    _, dx, second = RUNS[mode](lambda x, dy: first_and_second_order(AROUND[around](f), x, dy))(x, dy)
+    _, dx, second = ORDERS[mode](AROUND[around](f), X, DY)
     np.testing.assert_allclose(dx, DY * FUNCTIONS[f](X, None), rtol=1e-9)
     np.testing.assert_allclose(second, DY**2 * SECOND_ORDER[f](X), rtol=1e-9)
 
@@ -165,7 +165,7 @@ def test_a_loaded_model_says_which_order_it_lacks(tmp_path):
         r"that traced 'recursive', or decorate it with tf_cg_ops.custom_gradient\(saved_orders=2\)."
     )
     with pytest.raises(RuntimeError, match=message):
-        first_and_second_order(loaded, tf.constant(X), tf.constant(DY))
+        ORDERS["eager"](loaded, X, DY)
 
 
 def test_a_rule_that_calls_its_function_is_traced_once():

@@ -12,16 +12,15 @@ from .programs import PROGRAMS, State, X, Y
 from .wrappers import WRAPPERS, floats_of
 
 EAGER = modes.Mode(modes.in_eager_mode)
-# The modes of the table: those of all tests, a gradient that is differentiated once more, and a call after another one,
-# between which the state changes.
+# All modes of the tests, and three more: second derivatives in a tf.function and in eager mode, and a second call, before
+# which the state changes.
 MODES = {**modes.ALL_MODES, "second_order": modes.Mode(), "second_order_eager": EAGER, "changed_state": EAGER}
-
-
+# What a program can have derivatives by.
 SOURCES = ("x", "y", "captured", "w", "frozen", "total")
 
 
 def weights_of(tensor):
-    """Other numbers for each element."""
+    """A different number for each element."""
     numbers = tf.cos(1.3 * tf.cast(tf.range(tf.size(tensor)), tensor.dtype) + 0.4)
     return tf.reshape(numbers, tf.shape(tensor))
 
@@ -46,7 +45,7 @@ def gradients(function, sources, pull):
 
 
 def tangents(function, sources, unreached):
-    """The outputs of a function, and their tangents when all sources but those that it does not reach change at once."""
+    """The outputs of a function, and their tangents in one direction. It is zero for the sources that have no gradient."""
     directions = [
         weights_of(source) * float(name not in unreached) for name, source in zip(SOURCES, sources, strict=False)
     ]
@@ -56,7 +55,7 @@ def tangents(function, sources, unreached):
 
 
 def jacobians(function, x, y):
-    """The outputs of a function, and whole Jacobians of the first one, which tf.vectorized_map computes."""
+    """The outputs of a function, and the Jacobian of the first one by x."""
     with tf.GradientTape(persistent=True) as tape:
         tape.watch([x, y])
         outputs = function(x, y)
@@ -64,7 +63,7 @@ def jacobians(function, x, y):
 
 
 def gradients_after(change, function, sources):
-    """The gradients of the weighted sum of the outputs, and what happens before they are computed."""
+    """As `gradients`, with a change between the forward and the backward pass."""
     with tf.GradientTape() as tape:
         tape.watch(sources)
         outputs = function(*sources)
@@ -108,7 +107,6 @@ class Cell:
 
     def function(self, state, wrap):
         """The function of x and y. `wrap` takes the name of a wrapper and a function."""
-
         functions = []
         for name, wrapper in self.steps:
             function = functools.partial(PROGRAMS[name].call, state)

@@ -1,7 +1,7 @@
 """Each program in each wrapper in each mode equals plain TensorFlow, or stands in a table of limits with its error.
 
-All pairs (program, wrapper) are here once, with the modes in turn, so that all pairs (wrapper, mode) are here, too.
-`make fuzz` draws others, with wrappers in wrappers.
+Each pair (program, wrapper) is tested in one mode, and the modes take turns, so each pair (wrapper, mode) is tested, too.
+`make fuzz` draws other combinations, with wrappers in wrappers.
 """
 
 import itertools
@@ -46,15 +46,15 @@ LIMITS = [
     (ALL, ("recompute_grad, memory",), ("tf1",), "must be called in eager mode or in a tf.function"),
     (ALL, ("Recompute",), ("unknown_rank", "tf1"), "Could not automatically infer the output shape"),
     (ALL, ("scan",), ("forward_mode",), "dtype: 'variant'"),
-    # A tape in a rule does not record there.
+    # docs/limits.md: a tape in a rule does not record there.
     (ALL, ("custom_vjp",), ("forward_mode_eager",), "derivative by"),
-    # As for every tf.function that is vectorized inside of another one.
+    # docs/limits.md: every tf.function has this limit when it is vectorized inside another one.
     (("a conditional",), ("override_gradients", "masked"), ("vectorized_map",), "derivative by w"),
     (("a scan",), ("saved and loaded",), XLA, "tf2xla conversion failed"),
-    # A tangent of a variable that a loop reads.
+    # docs/limits.md: the tangent of a variable does not go through a loop that reads it.
     (("a loop",), ("masked",), ("forward_mode_eager",), "without handle data"),
     (OF_VARIABLES, ("scan",), ("forward_mode_eager",), "without handle data"),
-    # A rule is the gradient of the function in all modes; that of TensorFlow counts in reverse mode alone.
+    # TensorFlow's forward mode ignores the gradient of tf.custom_gradient, and differentiates the function itself.
     (("a gradient of tf.custom_gradient",), ("custom_gradient", "custom_vjp"), FORWARD, "derivative by"),
 ]
 
@@ -103,7 +103,7 @@ def with_marks():
         left.discard(chosen[1:])
         marks, feature = [pytest.mark.core] * is_core, FEATURES.get(chosen[1], chosen[1])
         is_limit = limit_of(FAILS_IN_TENSORFLOW + LIMITS, *chosen) is not None
-        # Other limits are about a few programs.
+        # The limits of other wrappers are about a few programs.
         if chosen[2] in ROWS and feature in COLUMN_OF and (not is_limit or chosen[1] == "numpy_function"):
             outcome = "unsupported" if is_limit else "passed"
             marks.append(pytest.mark.mode_table(feature=feature, mode=chosen[2], outcome=outcome))
@@ -138,7 +138,7 @@ SAVED = list(
 
 
 def plain(program, wrapper):
-    """The cell in eager mode, what plain TensorFlow computes there, and which of the outputs are floating-point Tensors."""
+    """The cell in eager mode, and what plain TensorFlow computes there: floating-point outputs, and derivatives."""
     one = cell(program, wrapper, "eager")
     (outputs, derivatives), _ = one.run(lambda name, function: WRAPPERS[name].plain(function))
     return one, [output for output in outputs if output.dtype.kind == "f"], derivatives

@@ -263,7 +263,7 @@ CASES = {
         for keep in (True, False)
     },
     # LiteRT has no errors at run time for it, so its loss is nan.
-    "a label that is no class": Case(
+    "a label outside of the classes": Case(
         loss,
         {"x": LOGITS, "labels": np.int32([1, 3, -1])},
         expected=OF_LABELS,

@@ -33,10 +33,7 @@ def reverse(function, sources, dy=None):
     if not tf.executing_eagerly() and not tf.inside_function():
         value = function(*sources)
         return value, tf.gradients(value, sources, grad_ys=dy)
-    with tf.GradientTape() as tape:
-        tape.watch(sources)
-        value = function(*sources)
-    return value, tape.gradient(value, sources, output_gradients=dy)
+    return vjp(lambda: function(*sources), sources, dy)
 
 
 def by_jacobians(function, sources, dy):
@@ -323,19 +320,6 @@ VJP_MODES = {
 eager, traced, jit = (VJP_MODES[name] for name in ("eager", "traced", "jit"))
 # Ways to run a function of Tensors.
 RUNS = {"eager": lambda f: f, "traced": tf.function, "jit": functools.partial(tf.function, jit_compile=True)}
-
-
-def first_and_second_order(function, x, dy):
-    """The value, dx for the upstream dy, and the gradient of sum(dx * dy) by x (zeros if it does not depend on x)."""
-    with tf.GradientTape() as outer:
-        outer.watch(x)
-        with tf.GradientTape() as inner:
-            inner.watch(x)
-            value = function(x)
-        dx = inner.gradient(value, x, output_gradients=dy)
-        weighted = tf.reduce_sum(dx * dy)
-    second = outer.gradient(weighted, x, unconnected_gradients="zero")
-    return [tf.convert_to_tensor(t) for t in (value, dx, second)]
 
 
 def derivative(function):

@@ -29,7 +29,7 @@ class Jet:
         return Jet(self.value + other.value, self.first + other.first, self.second + other.second)
 
     def orders(self, dy):
-        """The results of `modes.first_and_second_order`."""
+        """The results of `modes.Mode.orders`."""
         return self.value, dy * self.first, dy**2 * self.second
 
 

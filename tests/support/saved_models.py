@@ -115,15 +115,6 @@ def gradient(function, x, dy):
     return tf.convert_to_tensor(tape.gradient(y, x, output_gradients=tf.constant(dy)))
 
 
-def first_and_second_order(function, x, dy):
-    """The gradient, and its gradient for the same upstream."""
-    x = tf.constant(x)
-    with tf.GradientTape() as outer:
-        outer.watch(x)
-        dx = gradient(function, x, dy)
-    return dx, outer.gradient(dx, x, output_gradients=tf.constant(dy))
-
-
 def call_signatures(calls, folder, alone=False):
     """The outputs of calls, each a model, a signature and its inputs; if `alone`, from a process without this library."""
     (folder / "calls").write_bytes(pickle.dumps(calls))

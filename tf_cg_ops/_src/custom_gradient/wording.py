@@ -30,8 +30,8 @@ class Wording:
     subject: str = "grad_fn of '{function}'"  # Of sentences about wrong gradients.
     gradient_function: str = "grad_fn"
     parameters: str = "*dys"
-    noun: str = "gradient"  # What it returns for each ...
-    of: str = "input"
+    noun: str = "gradient"  # What the user's function returns.
+    of: str = "input"  # For each of these.
     # Whether the API binds the first arguments of the user's gradient function with functools.partial.
     binds_arguments: bool = False
     # Whether the user orders the gradients. TensorFlow does not keep the order of `**kwargs`.

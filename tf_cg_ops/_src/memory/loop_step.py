@@ -97,7 +97,7 @@ class LoopStep:
                 # As in a plain loop, the derivative goes to the variable and not to what was assigned.
                 value = with_derivative_of(written[handle], value)
             if op.type in _WRITES:
-                shape = written[handle].shape  # Of the variable; that of what is assigned might not be known.
+                shape = written[handle].shape  # A variable keeps its shape. The shape of a new value can be unknown.
                 written[handle] = tf.stop_gradient(_WRITES[op.type](written[handle], inputs))
                 written[handle].set_shape(shape)
             if op.type == "ResourceGather":
