@@ -73,12 +73,18 @@ class GradientChecks:
         answer = list(answer) if isinstance(answer, Iterator) else answer
         advice = "Return None for a variable that has no gradient."
         pytree.pair(self._subject, "gradients of the inputs, gradients of the variables", answer, advice)
+        by_variable = answers.opened(self._subject, answer[1])
+        if answers.has_mapping(by_variable):
+            raise TypeError(
+                f"{self._subject} must return the gradients of the variables in a list, got a dict. Return one "
+                "gradient for each variable, in the order of 'variables'."
+            )
         variables = pytree.Leaves(
             list(self.variables), lambda: [pytree.Argument(f"variable {v.name}", v) for v in self.variables]
         )
         return [
             *self._of_leaves(answer[0], self.arguments, self.inputs),
-            *self._of_leaves(answer[1], variables, [[variable] for variable in self.variables]),
+            *self._of_leaves(by_variable, variables, [[variable] for variable in self.variables]),
         ]
 
     @property
