@@ -46,6 +46,7 @@ from tf_cg_ops._src.ready_made.scale import reverse_gradient as reverse_gradient
 from tf_cg_ops._src.ready_made.scale import scale_gradient as scale_gradient
 from tf_cg_ops._src.ready_made.straight_through import straight_through as straight_through
 from tf_cg_ops._src.ready_made.watch import watch_gradient as watch_gradient
+from tf_cg_ops._src.rewrite.capture import capture as capture
 from tf_cg_ops._src.rewrite.override_gradients import override_gradients as override_gradients
 from tf_cg_ops._version import __version__ as __version__
 
@@ -64,6 +65,7 @@ else:
 
 __all__ = [
     "__version__",
+    "capture",
     "checkpoint_name",
     "clip_gradient",
     "compat",

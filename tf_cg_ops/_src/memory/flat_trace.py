@@ -7,11 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import calls, tf_internal
+from tf_cg_ops._src.core import calls
 from tf_cg_ops._src.custom_gradient import backward_order
 from tf_cg_ops._src.graphs import control_flow
 from tf_cg_ops._src.graphs.graph_copy import GraphCopy
-from tf_cg_ops._src.rewrite.traced_call import TracedCall
+from tf_cg_ops._src.rewrite.traced_call import TracedCall, flat_copy
 
 # What counts for sizes that are not known while tracing: of a batch, and of other dimensions. Who asks for memory has
 # values that outweigh the weights, so the batch counts as large.
@@ -62,23 +62,11 @@ class FlatTrace:
         return [_filled_in(tensor.shape) for tensor in self.inside]
 
     def _copied_graph(self, shapes: Sequence[tf.TensorShape]) -> tuple[Any, list[Any], GraphCopy]:
-        with self.graph.as_default():  # So that captures have what TensorFlow knows about handles.
-            graph = tf_internal.FuncGraph("flat")
-
-        def without_gates(_: GraphCopy, op: Any, inputs: list[Any]) -> list[Any] | None:
+        def without_gates(graph: Any, op: Any, inputs: list[Any]) -> list[Any] | None:
             # Loops and branches are not cut.
             return inputs if graph is tf.compat.v1.get_default_graph() and backward_order.is_gate(op) else None
 
-        # In forward mode, a recorded call would add its tangents.
-        with graph.as_default(), tf_internal.stop_recording():
-            inside = [graph.capture(tensor) for tensor in self.inside]
-            for i, (tensor, shape) in enumerate(zip(inside, shapes, strict=True)):
-                if not tensor.shape.is_fully_defined() and tensor.dtype != tf.resource:
-                    inside[i] = tf_internal.graph_placeholder(tensor.dtype, shape)
-            copy = GraphCopy(zip(self.inside, inside, strict=True), without_gates, names=True)
-            graph.outputs = copy.outputs_of(self.graph)
-        tf_internal.forget_captures(graph)
-        return graph, inside, copy
+        return flat_copy(self.graph, self.inside, shapes, without_gates)
 
 
 def operations_of(graph: Any) -> list[Any]:

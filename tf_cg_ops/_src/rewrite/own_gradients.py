@@ -9,7 +9,6 @@ from typing import Any
 
 from tf_cg_ops._src.core.calls import LOOPS, TYPES, num_own_inputs
 from tf_cg_ops._src.custom_gradient import attaching, live_rule, rule_op
-from tf_cg_ops._src.rewrite.op_rules import Matching
 
 # Gives the functions that a call, loop or conditional runs, as graphs with `inputs` and `outputs`.
 FunctionsOf = Callable[[Any], Sequence[Any]]
@@ -45,29 +44,30 @@ def contains(op: Any, positions: Sequence[int], wanted: Callable[[Any], bool], f
         tensor = waiting.pop()
         if id(tensor) not in seen:
             seen.add(id(tensor))
-            if any(map(wanted, _with_inner_ops(tensor.op, functions_of))):
+            if any(map(wanted, with_inner_ops(tensor.op, functions_of))):
                 return True
             waiting += tensor.op.inputs
     return False
 
 
-def _with_inner_ops(op: Any, functions_of: FunctionsOf) -> Iterator[Any]:
+def with_inner_ops(op: Any, functions_of: FunctionsOf) -> Iterator[Any]:
+    """An op, and the ops of the functions that it runs, at any depth."""
     yield op
     if op.type in TYPES:
         for function in functions_of(op):
             for inner in function.get_operations():
-                yield from _with_inner_ops(inner, functions_of)
+                yield from with_inner_ops(inner, functions_of)
 
 
 class OwnGradients:
     """The ops with their own gradient in the graphs of a function, and the matched ops that gradients skip for them.
 
     Args:
-      matching: Finds the rules of ops.
+      matching: Finds the rules of ops: a `Matching`, or what has its methods.
       functions_of: The functions that an op runs.
     """
 
-    def __init__(self, matching: Matching, functions_of: FunctionsOf) -> None:
+    def __init__(self, matching: Any, functions_of: FunctionsOf) -> None:
         self._matching = matching
         self._functions_of = functions_of
         # By the id of an op, which the entry keeps alive.
@@ -100,7 +100,7 @@ class OwnGradients:
         while waiting:
             op, positions, name = waiting.pop()
             inside = self._behind([tensor for i, tensor in enumerate(op.inputs) if i not in positions])
-            inside |= {id(inner) for inner in _with_inner_ops(op, self._functions_of) if inner is not op}
+            inside |= {id(inner) for inner in with_inner_ops(op, self._functions_of) if inner is not op}
             new = inside - reached - around.keys()
             around.update(dict.fromkeys(new, name))
             waiting += [self._own[key] for key in new & self._own.keys()]

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, tf_internal
 from tf_cg_ops._src.custom_gradient import foreign_rule
-from tf_cg_ops._src.graphs.graph_copy import captures_of
+from tf_cg_ops._src.graphs.graph_copy import GraphCopy, captures_of
 
 
 def trace(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Any:
@@ -138,6 +138,32 @@ class TracedCall:
     def pack(self, outputs: Sequence[tf.Tensor]) -> Any:
         """The value of the function with these Tensors as outputs."""
         return pytree.map_tensors(self._value, lambda _: outputs)
+
+
+def flat_copy(
+    graph: Any,
+    inside: Sequence[Any],
+    shapes: Sequence[tf.TensorShape] | None = None,
+    replace: Callable[[Any, Any, list[Any]], list[Any] | None] = lambda graph, op, inputs: None,
+) -> tuple[Any, list[Any], GraphCopy]:
+    """Copies a traced graph into a new one in which calls are inlined; returns it with its inputs and the copy.
+
+    `inside` are the inputs of the old graph, and `shapes` their shapes in the new one. `replace` gets the new graph, an
+    op and its copied inputs, and returns the outputs, or None to copy the op.
+    """
+    with graph.as_default():  # So that captures have what TensorFlow knows about handles.
+        flat = tf_internal.FuncGraph("flat")
+    # In forward mode, a recorded call would add its tangents.
+    with flat.as_default(), tf_internal.stop_recording():
+        inputs = [flat.capture(tensor) for tensor in inside]
+        for i, (tensor, shape) in enumerate(zip(inputs, shapes or (), strict=False)):
+            if not tensor.shape.is_fully_defined() and tensor.dtype != tf.resource:
+                inputs[i] = tf_internal.graph_placeholder(tensor.dtype, shape)
+        pairs = zip(inside, inputs, strict=True)
+        copy = GraphCopy(pairs, lambda _, op, values: replace(flat, op, values), names=True)
+        flat.outputs = copy.outputs_of(graph)
+    tf_internal.forget_captures(flat)
+    return flat, inputs, copy
 
 
 class ThreadSafeFunction:

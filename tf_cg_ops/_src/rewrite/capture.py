@@ -1,0 +1,237 @@
+"""`capture`: the values inside a function, as Tensors that its outputs depend on."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_cg_ops._src.core import convert, misplaced_calls, pytree, text, tf_internal
+from tf_cg_ops._src.core.types import Structure
+from tf_cg_ops._src.custom_gradient import attaching
+from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
+from tf_cg_ops._src.graphs import control_flow
+from tf_cg_ops._src.graphs.graph_copy import GraphCopy
+from tf_cg_ops._src.keras import keras_internal, layer_values
+from tf_cg_ops._src.rewrite import own_gradients
+from tf_cg_ops._src.rewrite.places import Place, PlaceSearch, check_places, mark
+from tf_cg_ops._src.rewrite.traced_call import TracedCall, arrays_to_tensors, flat_copy
+
+_API = "capture"
+_CALL = "Write capture(f, {'features': 'name_of_a_layer'})."
+
+
+@tf_internal.autograph_artifact
+@misplaced_calls.explains(_API, _CALL)
+def capture(
+    f: Callable[..., Structure], places: Mapping[str, Any] | Sequence[str], *, inside: bool = False
+) -> Callable[..., tuple[Structure, dict[str, Any]]]:
+    """Returns a copy of `f` that also returns values inside it, by which you can differentiate.
+
+    Use it for Grad-CAM and other explanations, for losses on features, and to see or change what a model computes.
+
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops as cg
+    >>> def f(x):
+    ...     hidden = tf.square(x, name="hidden")
+    ...     return 3 * hidden + x
+    >>> inner = cg.capture(f, ["hidden"])
+    >>> x = tf.constant([1.0, 2.0])
+    >>> with tf.GradientTape(persistent=True) as tape:
+    ...     tape.watch(x)
+    ...     y, values = inner(x)
+    >>> dy = tf.constant([1.0, 10.0])
+    >>> tape.gradient(y, values["hidden"], output_gradients=dy).numpy().tolist()
+    [3.0, 30.0]
+    >>> tape.gradient(y, x, output_gradients=dy).numpy().tolist()
+    [7.0, 130.0]
+    >>> inner(x, hidden=tf.constant([5.0, 5.0]))[0].numpy().tolist()  # Another value in its place.
+    [16.0, 17.0]
+
+    `inner(*args, **kwargs)` returns `(f(*args, **kwargs), values)`, and the outputs are computed from these values. So
+    `dy/dvalue` is the whole derivative, through all that comes after the value, also through other captured values.
+    Gradients by the arguments and the variables stay as they are. `values` can enter a loss, too.
+
+    A place is one of these:
+
+    - The name of a Keras layer in the model `f`, at any depth: the value that it returns.
+    - The name of an op, such as "hidden", or `"name:1"` for its second output. `tf.identity(x, name="hidden")` names a
+      value in your own code.
+    - The name of a scope, whole or in part, such as "block3" for "model/block3/...": the outputs of its last op whose
+      outputs are used outside of it. That finds layers in a loaded SavedModel, which has none.
+    - A function of a `tf.Operation` that returns a bool. Then the value is a list, with the first output of each op
+      that it selects, in the order of the graph.
+
+    If you pass a value under the name of a place, as in `inner(x, hidden=new)`, it takes the place of what `f`
+    computes. For a list, pass a list, with None for what stays.
+
+    Functions that `f` calls are inlined. A function with its own gradient, such as one that `custom_gradient` or
+    `recompute_grad` decorates, skips the ops inside, so the outputs have no gradient by a value there: that is an
+    error. With `inside=True` such a function uses TensorFlow's gradient of its ops instead of its own.
+
+    `f` is traced and copied, in eager mode in each call. For speed, wrap the result, or your training step, in
+    `tf.function`.
+
+    Args:
+      f: A Python function of TensorFlow ops, a `tf.function`, a Keras model, a loaded SavedModel or one of its
+        functions.
+      places: A dict from the names of the values to places, or a list of places that are their own names.
+      inside: Whether places can be inside functions with their own gradient, which they then lose.
+
+    Returns:
+      A function with the arguments of `f`, and one for each place. It returns a pair: what `f` returns, and a dict with
+      a Tensor, or a list of Tensors, for each place.
+
+    Raises:
+      TypeError: An argument has the wrong type, or a given value another dtype.
+      ValueError: A place names nothing, or several values; a value is inside a function with its own gradient; a name
+        is also an argument of `f`; a given value has another shape.
+      NotImplementedError: A place is in a loop, a branch or a function with `jit_compile=True`.
+
+    TensorFlow has nothing like it. A Keras model of the layers up to one, the usual way, only works for functional
+    models, and not for what is inside a layer or a file.
+    """
+    noun = "a function, a model, or a function of a loaded SavedModel such as loaded.signatures['serving_default']"
+    misplaced_calls.check_function(_API, "f", f, _CALL, noun)
+    wanted = check_places(_API, places)
+    taken = wanted.keys() & _parameters(f)
+    if taken:
+        raise ValueError(
+            f"{_API}: the names of places must not be arguments of '{text.name_of(f)}', got "
+            f"{text.quoted(sorted(taken))}. Pass a dict with other names."
+        )
+    inside = convert.to_bool(_API, "inside", inside)
+
+    def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        name = text.name_of(function)
+        given = {key: kwargs[key] for key in wanted if key in kwargs}
+        inputs = arrays_to_tensors((list(args), {key: x for key, x in kwargs.items() if key not in wanted}))
+        with layers_marked(function, wanted) as layers:
+            call = TracedCall(function, *inputs)
+        cut = Cut(_API, name, call.graph, call.inside, wanted, layers, inside)
+        for variable in call.variables:  # Their handles are inputs, so the call does not read them.
+            tf_internal.variable_accessed(variable)
+        outputs, values = cut.run([*pytree.tensors_in(inputs), *call.outside.values], given)
+        call.forget_outside()
+        value = call.pack(outputs)
+        pytree.check_leaves(_API, name, value)  # All of it has gradients.
+        return value, values
+
+    return CustomGradient(_API, f, run)
+
+
+def _parameters(f: Any) -> set[str]:
+    """The names of the arguments of a function, as far as it tells."""
+    _, keywords = getattr(f, "structured_input_signature", ((), {}))  # Of a trace.
+    try:
+        return {*inspect.signature(f).parameters, *keywords}
+    except (TypeError, ValueError):
+        return set(keywords)
+
+
+@contextlib.contextmanager
+def layers_marked(f: Any, wanted: Mapping[str, Place]) -> Iterator[list[str]]:
+    """A context in which Keras layers of `f` that are places mark what they return; yields the names of all layers."""
+    layers = keras_internal.layers_in(f)
+    names = {place.rpartition(":")[0] or place for place in wanted.values() if isinstance(place, str)}
+    names |= {place for place in wanted.values() if isinstance(place, str)}
+    with layer_values.replaced([layer for layer in layers if layer.name in names], mark):
+        yield [layer.name for layer in layers]
+
+
+class Cut:
+    """A traced graph whose outputs are computed from the values at places inside it.
+
+    Attributes:
+      graph: A copy of the graph, without calls.
+      found: The tensor of each place in it, or a list of tensors.
+    """
+
+    def __init__(
+        self,
+        api: str,
+        function: str,
+        graph: Any,
+        inside: Sequence[Any],
+        wanted: Mapping[str, Place],
+        layers: Sequence[str] = (),
+        drops_own_gradients: bool = False,
+    ) -> None:
+        self._api, self._function, self._drops = api, function, drops_own_gradients
+        self.graph, self._inside, _ = flat_copy(graph, inside)
+        search = PlaceSearch(api, function, self.graph, layers)
+        self.found = {key: search.find(key, place) for key, place in wanted.items()}
+        tensors = [tensor for found in self.found.values() for tensor in tf.nest.flatten(found)]
+        self.ops = [tensor.op for tensor in tensors]
+        self._wanted = set(map(id, self.ops))
+        if not drops_own_gradients:
+            own = own_gradients.OwnGradients(self, control_flow.functions_of)
+            for around in self.graph.get_operations():
+                for op in own_gradients.with_inner_ops(around, control_flow.functions_of):
+                    positions = own_gradients.differentiated_inputs(op)
+                    if positions is not None:
+                        own.keeps(op, positions, False, own_gradients.name_of_owner(op))
+            own.check_rules_reach(f"'{function}'", self.graph.outputs)
+        self._num_outputs = len(self.graph.outputs)
+        self.graph.outputs = [*self.graph.outputs, *tensors]
+
+    def matched(self, op: Any) -> bool:
+        """Whether an op is a place."""
+        return id(op) in self._wanted
+
+    def warn_of_unreached(self, place: str, functions: Collection[str]) -> None:
+        """Values need no gradient."""
+
+    def check_all_reached(self, place: str, reached: Collection[int], around: Mapping[int, str]) -> None:
+        """Raises ValueError for a place that lies in a function with its own gradient, which skips it."""
+        for op in self.ops:
+            if id(op) in around and id(op) not in reached:
+                raise ValueError(
+                    f"{self._api}: a place must be outside of functions that have their own gradient, got '{op.name}' "
+                    f"({op.type}) in '{around[id(op)]}': {place} would have no gradient by it. Pass inside=True to "
+                    "replace the gradient of that function by TensorFlow's gradient of its ops."
+                )
+
+    def run(self, values: Sequence[Any], given: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The outputs and the values at the places, for values of the inputs, and given ones for places."""
+        in_graph = not tf.executing_eagerly()
+
+        def replace(copy: GraphCopy, op: Any, inputs: list[Any]) -> Sequence[Any] | None:
+            positions = own_gradients.differentiated_inputs(op) if self._drops else None
+            if positions is not None and own_gradients.contains(op, positions, self.matched, control_flow.functions_of):
+                return [tf.identity(result) for result in inputs[: len(op.outputs)]]
+            return None if in_graph or op.type != "CustomGradientRule" else attaching.run_eagerly(op, inputs)
+
+        pairs = [*zip(self._inside, values, strict=True), *self._given(given)]
+        copy = GraphCopy(pairs, replace, is_ordered=True, records=True, names=True)
+        outputs = copy.outputs_of(self.graph)[: self._num_outputs]
+        return outputs, {
+            key: [copy[tensor] for tensor in found] if isinstance(found, list) else copy[found]
+            for key, found in self.found.items()
+        }
+
+    def _given(self, given: Mapping[str, Any]) -> Iterator[tuple[Any, tf.Tensor]]:
+        for key, value in given.items():
+            found = self.found[key]
+            if isinstance(found, list) and not (isinstance(value, (list, tuple)) and len(value) == len(found)):
+                raise ValueError(
+                    f"{self._api}: {key} must be a list of {text.count(len(found), 'Tensor')}, one for each op of its "
+                    f"place, with None for what stays, got {text.describe_type(value)}."
+                )
+            pairs = zip(found, value, strict=True) if isinstance(found, list) else [(found, value)]
+            for tensor, new in pairs:
+                if new is not None:
+                    yield tensor, self._fitted(key, tensor, new)
+
+    def _fitted(self, key: str, tensor: Any, new: Any) -> tf.Tensor:
+        new = tf.convert_to_tensor(new, None if hasattr(new, "dtype") else tensor.dtype)
+        if new.dtype != tensor.dtype or not new.shape.is_compatible_with(tensor.shape):
+            wrong = TypeError if new.dtype != tensor.dtype else ValueError
+            raise wrong(
+                f"{self._api}: {key} must be a Tensor like the value that it replaces in '{self._function}', "
+                f"{tensor.dtype.name} of shape {tensor.shape}, got {new.dtype.name} of shape {new.shape}."
+            )
+        return new
