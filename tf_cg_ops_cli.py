@@ -152,9 +152,17 @@ _COMMANDS: dict[str, tuple[str, str, str, tuple[tuple[str, dict[str, Any]], ...]
             _option("--of OUTPUT", "an output of the signature; can be repeated", action="append", required=True),
             _option(
                 "--wrt INPUT",
-                "an input of the signature, or variables for its trainable variables; can be repeated",
+                "an input of the signature, variables for its trainable variables, or inner:NAME for the value of an "
+                "op or a scope inside; can be repeated",
                 action="append",
                 required=True,
+            ),
+            _option(
+                "--output inner:NAME",
+                "also return the value of an op or a scope inside; can be repeated",
+                dest="outputs",
+                action="append",
+                default=[],
             ),
             _option("--name NAME", "the name of the new signature (default: %(default)s)", default="gradients"),
             _option(

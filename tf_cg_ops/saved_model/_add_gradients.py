@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from tf_cg_ops._src.core import convert, misplaced_calls, text, tf_internal
+from tf_cg_ops._src.rewrite.capture import Cut
 from tf_cg_ops._src.rewrite.op_rules import Rule, RuleTable
 from tf_cg_ops._src.rewrite.override_gradients import copy_with_rules
 from tf_cg_ops._src.rewrite.traced_call import trace
@@ -33,6 +34,7 @@ from ._new_signature import add_signature, find_signature, unused
 
 _API = "saved_model.add_gradients"
 _VARIABLES = "variables"
+_INNER = "inner:"
 _MOST_DIMENSIONS = 254  # Of a Tensor.
 
 
@@ -121,6 +123,7 @@ def add_gradients(
     signature: str = "serving_default",
     of: str | Sequence[str],
     wrt: str | Sequence[str],
+    outputs: str | Sequence[str] = (),
     name: str = "gradients",
     loss: str | None = None,
     update: float | None = None,
@@ -159,6 +162,9 @@ def add_gradients(
     With `update`, each call is a step of gradient descent: the variables change by `-update` times their gradients,
     which are not returned. Outputs and loss are from before the step.
 
+    `wrt="inner:block3"` stands for a value inside the signature, such as the last one in the scope "block3", as in
+    `tf_cg_ops.capture`. So a program in C can compute Grad-CAM, and integrated gradients of a hidden layer.
+
     With `lite`, the new signature only has ops that LiteRT (TensorFlow Lite) has built in, so that LiteRT can compute
     gradients, or train the model on a device. With `update`, there are two more signatures, so that your program can
     keep the weights in a file: "weights" returns the variables that a step changes, and "set_weights" sets them.
@@ -173,7 +179,9 @@ def add_gradients(
       signature: The signature to differentiate.
       of: The name of one of its outputs, or a list of names.
       wrt: The name of one of its inputs, or a list of names. "variables" stands for the trainable variables that the
-        signature reads. Those on which `of` does not depend are left out, and the report lists them.
+        signature reads. Those on which `of` does not depend are left out, and the report lists them. "inner:NAME"
+        stands for the value inside with the name of an op or a scope.
+      outputs: Values inside, such as "inner:NAME", that the new signature returns, too.
       name: The name of the new signature: letters, digits and underscores.
       loss: "mse" or "crossentropy". `of` must be a single output.
       update: The learning rate. `wrt` must have "variables".
@@ -197,6 +205,10 @@ def add_gradients(
     If there is an error, nothing is written. TensorFlow has nothing like it.
     """
     of, wrt = _names("of", of), _names("wrt", wrt)
+    outputs = _names("outputs", outputs) if outputs else []
+    not_inner = [each for each in outputs if not each.startswith(_INNER)]
+    if not_inner:
+        raise ValueError(f"{_API}: outputs must be values inside, such as 'inner:relu', got {text.quoted(not_inner)}.")
     if not (isinstance(name, str) and re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII)):
         wrong = ValueError if isinstance(name, str) else TypeError
         raise wrong(f"{_API}: name must be letters, digits and underscores, got {text.describe(name)}.")
@@ -207,7 +219,7 @@ def add_gradients(
     if flex and not lite:
         raise ValueError(f"{_API}: flex is an option of lite=True, got lite=False.")
     table = None if rules is None else RuleTable(_API, rules, inside=False, unmatched="error")
-    gradients = _Gradients(signature, of, wrt, loss, update, table, lite)
+    gradients = _Gradients(signature, of, wrt, outputs, loss, update, table, lite)
     tensors: dict[str, tuple[dict[str, str], dict[str, str]]] = {}  # Of inputs and outputs, by signature.
     adopted: list[AdoptedGradient] = []
     in_lite: list[Comparison] = []
@@ -245,12 +257,10 @@ def add_gradients(
     copied = write_changed_copy(_API, source, target, change, check)
     lists = [(gradients.inputs, tensors[name][0]), (gradients.outputs, tensors[name][1])]
     lists.append((gradients.weights, tensors["weights"][1]) if lite and update is not None else ({}, {}))
-    inputs, outputs, weights = (
+    in_, out, weights = (
         [SignatureTensor(key, *described, names[key]) for key, described in each.items()] for each, names in lists
     )
-    report = AddGradientsReport(
-        *copied, name, inputs, outputs, weights, gradients.updated, gradients.unconnected, adopted
-    )
+    report = AddGradientsReport(*copied, name, in_, out, weights, gradients.updated, gradients.unconnected, adopted)
     others = report.comparisons and [each for each in report.comparisons if each.name not in tensors]
     return dataclasses.replace(report, comparisons=others and others + in_lite)
 
@@ -327,6 +337,7 @@ class _Gradients:
     signature: str
     of: list[str]
     wrt: list[str]
+    returned: list[str]  # Of the values inside.
     loss: str | None
     update: float | None
     rules: RuleTable | None
@@ -344,7 +355,8 @@ class _Gradients:
             dict(sorted(each.items())) for each in (function.structured_input_signature[1], function.structured_outputs)
         )
         self._check_names("of", "outputs", self.of, results)
-        self._check_names("wrt", "inputs", [key for key in self.wrt if key != _VARIABLES], specs)
+        inner = [key for key in dict.fromkeys([*self.wrt, *self.returned]) if key.startswith(_INNER)]
+        self._check_names("wrt", "inputs", [key for key in self.wrt if key not in (_VARIABLES, *inner)], specs)
         if self.loss is not None and not results[self.of[0]].dtype.is_floating:
             raise TypeError(f"{_API}: of must be an output of real numbers for a loss, got {self.of[0]!r}.")
         self.inputs.update((key, _described(spec, "input")) for key, spec in specs.items())
@@ -354,19 +366,29 @@ class _Gradients:
             wanted, meaning = (f"d_{key}", f"upstream gradient of {key}") if self.loss is None else ("target", "target")
             upstream[_add(self.inputs, wanted, results[key], meaning)] = results[key]
         call = trace(lambda *x: function(**dict(zip(specs, x, strict=True))), list(specs.values()))
+        graph, inside = call.graph, call.graph.inputs
+        if inner:
+            cut = Cut(_API, self.signature, graph, inside, {key: key.removeprefix(_INNER) for key in inner})
+            graph, inside = cut.graph, cut.inside
 
         def gradients(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
             values = [*(inputs[key] for key in specs), *call.captured_inputs]
-            pairs = zip(call.graph.inputs, values, strict=True)
+            pairs = zip(inside, values, strict=True)
             # Copied without the calls in it, so that only what these gradients need is computed, and saved.
-            copied = copy_with_rules(_API, self.rules, f"'{path}'", call.graph, pairs, names=self.names)
-            outputs = dict(zip(results, copied, strict=True))
+            copied = copy_with_rules(_API, self.rules, f"'{path}'", graph, pairs, names=self.names)
+            outputs, hidden = (
+                dict(zip(results, copied, strict=False)),
+                dict(zip(inner, copied[len(results) :], strict=True)),
+            )
+            for key in self.returned:
+                name = key.removeprefix(_INNER)
+                outputs[_add(self.outputs, name, hidden[key], f"value of {name}")] = hidden[key]
             ys = [outputs[key] for key in self.of]
             dys = [_of_the_shape(key, inputs[key], of, outputs[of]) for key, of in zip(upstream, self.of, strict=True)]
             if self.loss is not None:
                 ys, dys = [_LOSSES[self.loss](ys[0], dys[0])], []
                 outputs[_add(self.outputs, "loss", ys[0], "loss")] = ys[0]
-            return outputs | self._differentiate(ys, dys, inputs, function.trainable_variables)
+            return outputs | self._differentiate(ys, dys, inputs | hidden, function.trainable_variables)
 
         all_specs = sorted({**specs, **upstream}.items())
         named = {key: tf.TensorSpec(spec.shape, spec.dtype, key) for key, spec in all_specs}
@@ -404,7 +426,7 @@ class _Gradients:
         gradients: dict[str, tf.Tensor] = {}
         missing: list[str] = []
         for (name, source), gradient in zip(sources, found, strict=True):
-            is_variable = isinstance(source, tf.Variable)
+            is_variable, name = isinstance(source, tf.Variable), name.removeprefix(_INNER)
             if gradient is None:
                 (self.unconnected if is_variable else missing).append(name)
             elif is_variable and self.update is not None:

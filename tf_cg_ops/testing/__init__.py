@@ -7,6 +7,9 @@ from ._audit_report import AuditReport as AuditReport
 from ._check import check_gradient as check_gradient
 from ._report import GradientComparison as GradientComparison
 from ._report import GradientReport as GradientReport
+from ._residuals import Residual as Residual
+from ._residuals import Residuals as Residuals
+from ._residuals import residuals as residuals
 
 __all__ = [
     "AuditReport",
@@ -14,6 +17,9 @@ __all__ = [
     "FirstNonfinite",
     "GradientComparison",
     "GradientReport",
+    "Residual",
+    "Residuals",
     "audit",
     "check_gradient",
+    "residuals",
 ]

@@ -146,7 +146,8 @@ class Cut:
     """A traced graph whose outputs are computed from the values at places inside it.
 
     Attributes:
-      graph: A copy of the graph, without calls.
+      graph: A copy of the graph, without calls, which returns the values at the places, too.
+      inside: Its inputs.
       found: The tensor of each place in it, or a list of tensors.
     """
 
@@ -161,7 +162,7 @@ class Cut:
         drops_own_gradients: bool = False,
     ) -> None:
         self._api, self._function, self._drops = api, function, drops_own_gradients
-        self.graph, self._inside, _ = flat_copy(graph, inside)
+        self.graph, self.inside, _ = flat_copy(graph, inside)
         search = PlaceSearch(api, function, self.graph, layers)
         self.found = {key: search.find(key, place) for key, place in wanted.items()}
         tensors = [tensor for found in self.found.values() for tensor in tf.nest.flatten(found)]
@@ -205,7 +206,7 @@ class Cut:
                 return [tf.identity(result) for result in inputs[: len(op.outputs)]]
             return None if in_graph or op.type != "CustomGradientRule" else attaching.run_eagerly(op, inputs)
 
-        pairs = [*zip(self._inside, values, strict=True), *self._given(given)]
+        pairs = [*zip(self.inside, values, strict=True), *self._given(given)]
         copy = GraphCopy(pairs, replace, is_ordered=True, records=True, names=True)
         outputs = copy.outputs_of(self.graph)[: self._num_outputs]
         return outputs, {
