@@ -135,6 +135,19 @@ def to_tensors(structure):
     return tf.nest.map_structure(lambda t: tf.constant(t) if isinstance(t, np.ndarray) else t, structure)
 
 
+def capture(f):
+    """Every argument is a place, too."""
+
+    def named(*args):
+        leaves = [tf.identity(leaf, name="argument") for leaf in floats_of(args)]
+        copies = iter(leaves)
+        flat = [next(copies) if is_float(leaf) else leaf for leaf in tf.nest.flatten(args, expand_composites=True)]
+        return f(*tf.nest.pack_sequence_as(args, flat, expand_composites=True))
+
+    captured = cg.capture(named, {"arguments": lambda op: op.name.split("_")[0] == "argument"})
+    return lambda *args: captured(*args)[0]
+
+
 def first_of(y):
     return floats_of(y)[0]
 
@@ -273,6 +286,7 @@ WRAPPERS = {
     ),
     "override_gradients": Wrapper(lambda f: cg.override_gradients(f, {cg.rules.elementwise: cg.rules.built_in})),
     "masked": Wrapper(lambda f: cg.override_gradients(f, {cg.rules.elementwise: cg.rules.masked})),
+    "capture": Wrapper(capture),
     "grad_pass_through": Wrapper(on_outputs(cg.grad_pass_through(tf.identity))),
     "watch_gradient": Wrapper(on_outputs(functools.partial(cg.watch_gradient, name="h", check_numerics=True))),
     "numpy_function": Wrapper(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -105,13 +106,23 @@ def capture(
         )
     inside = convert.to_bool(_API, "inside", inside)
 
-    def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    return _Captured(_API, f, _Run(wanted, inside))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """Calls a function, and returns its value with the values at the places."""
+
+    wanted: Mapping[str, Place]
+    inside: bool
+
+    def __call__(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        given = {key: kwargs[key] for key in self.wanted if kwargs.get(key) is not None}
+        inputs = arrays_to_tensors((list(args), {key: x for key, x in kwargs.items() if key not in self.wanted}))
         name = text.name_of(function)
-        given = {key: kwargs[key] for key in wanted if key in kwargs}
-        inputs = arrays_to_tensors((list(args), {key: x for key, x in kwargs.items() if key not in wanted}))
-        with layers_marked(function, wanted) as layers:
+        with layers_marked(function, self.wanted) as layers:
             call = TracedCall(function, *inputs)
-        cut = Cut(_API, name, call.graph, call.inside, wanted, layers, inside)
+        cut = Cut(_API, name, call.graph, call.inside, self.wanted, layers, self.inside)
         for variable in call.variables:  # Their handles are inputs, so the call does not read them.
             tf_internal.variable_accessed(variable)
         outputs, values = cut.run([*pytree.tensors_in(inputs), *call.outside.values], given)
@@ -120,7 +131,18 @@ def capture(
         pytree.check_leaves(_API, name, value)  # All of it has gradients.
         return value, values
 
-    return CustomGradient(_API, f, run)
+
+class _Captured(CustomGradient):
+    """A function that also takes a value for each place."""
+
+    __slots__ = ()
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        signature, kind = super().__signature__, inspect.Parameter.KEYWORD_ONLY
+        names = filter(str.isidentifier, self.__tf_cg_ops__().run.wanted)
+        parameters = [*signature.parameters.values(), *(inspect.Parameter(name, kind, default=None) for name in names)]
+        return signature.replace(parameters=sorted(parameters, key=lambda parameter: parameter.kind))
 
 
 def _parameters(f: Any) -> set[str]:

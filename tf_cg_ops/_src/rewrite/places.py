@@ -101,7 +101,13 @@ class PlaceSearch:
             raise self._error(place, f"the layer {name!r}, which is called {len(calls)} times", many=calls)
         tensors = [op.outputs[0] for op in of_layer.values()]
         if not tensors:
-            tensors = next((list(op.outputs) for op in self._ops if op.name == name), [])
+            named = [op for op in self._ops if op.name == name] or [
+                op for op in self._ops if op.name.endswith(f"/{name}")
+            ]
+            if len(named) > 1:
+                found = text.quoted(sorted(op.name for op in named))
+                raise self._error(place, f"{len(named)} ops, {found}", "Write one of these.")
+            tensors = [tensor for op in named for tensor in op.outputs]
         if not tensors:
             tensors = self._of_scope(place, name)
         if index is None and len(tensors) > 1:
@@ -119,7 +125,7 @@ class PlaceSearch:
                 scopes.setdefault(op.name[: position + len(name)], []).append(op)
         if not scopes:
             for around, op in self._nested:
-                if op.name == name or f"/{name}/" in f"/{op.name}":
+                if f"/{name}/" in f"/{op.name}/":
                     raise self._inside_of(around, op)
             known = {*self._layers, *(op.name for op in self._ops)}
             known |= {part for op in self._ops for part in op.name.split("/")}
