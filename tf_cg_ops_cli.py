@@ -164,6 +164,12 @@ _COMMANDS: dict[str, tuple[str, str, str, tuple[tuple[str, dict[str, Any]], ...]
                 action="append",
                 default=[],
             ),
+            _option(
+                "--given inner:NAME",
+                "take the value of an op or a scope inside as an input; can be repeated",
+                action="append",
+                default=[],
+            ),
             _option("--name NAME", "the name of the new signature (default: %(default)s)", default="gradients"),
             _option(
                 "--loss",

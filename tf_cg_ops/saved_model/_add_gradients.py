@@ -124,6 +124,7 @@ def add_gradients(
     of: str | Sequence[str],
     wrt: str | Sequence[str],
     outputs: str | Sequence[str] = (),
+    given: str | Sequence[str] = (),
     name: str = "gradients",
     loss: str | None = None,
     update: float | None = None,
@@ -182,6 +183,7 @@ def add_gradients(
         signature reads. Those on which `of` does not depend are left out, and the report lists them. "inner:NAME"
         stands for the value inside with the name of an op or a scope.
       outputs: Values inside, such as "inner:NAME", that the new signature returns, too.
+      given: Values inside that the new signature takes as inputs, instead of computing them.
       name: The name of the new signature: letters, digits and underscores.
       loss: "mse" or "crossentropy". `of` must be a single output.
       update: The learning rate. `wrt` must have "variables".
@@ -205,10 +207,10 @@ def add_gradients(
     If there is an error, nothing is written. TensorFlow has nothing like it.
     """
     of, wrt = _names("of", of), _names("wrt", wrt)
-    outputs = _names("outputs", outputs) if outputs else []
-    not_inner = [each for each in outputs if not each.startswith(_INNER)]
-    if not_inner:
-        raise ValueError(f"{_API}: outputs must be values inside, such as 'inner:relu', got {text.quoted(not_inner)}.")
+    inner = {key: _names(key, value) if value else [] for key, value in {"outputs": outputs, "given": given}.items()}
+    for key, names in inner.items():
+        if not all(each.startswith(_INNER) for each in names):
+            raise ValueError(f"{_API}: {key} must be values inside, such as 'inner:relu', got {text.quoted(names)}.")
     if not (isinstance(name, str) and re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII)):
         wrong = ValueError if isinstance(name, str) else TypeError
         raise wrong(f"{_API}: name must be letters, digits and underscores, got {text.describe(name)}.")
@@ -219,7 +221,7 @@ def add_gradients(
     if flex and not lite:
         raise ValueError(f"{_API}: flex is an option of lite=True, got lite=False.")
     table = None if rules is None else RuleTable(_API, rules, inside=False, unmatched="error")
-    gradients = _Gradients(signature, of, wrt, outputs, loss, update, table, lite)
+    gradients = _Gradients(signature, of, wrt, inner, loss, update, table, lite)
     tensors: dict[str, tuple[dict[str, str], dict[str, str]]] = {}  # Of inputs and outputs, by signature.
     adopted: list[AdoptedGradient] = []
     in_lite: list[Comparison] = []
@@ -337,7 +339,7 @@ class _Gradients:
     signature: str
     of: list[str]
     wrt: list[str]
-    returned: list[str]  # Of the values inside.
+    inner: dict[str, list[str]]  # The values inside that are outputs, and those that are given.
     loss: str | None
     update: float | None
     rules: RuleTable | None
@@ -355,7 +357,9 @@ class _Gradients:
             dict(sorted(each.items())) for each in (function.structured_input_signature[1], function.structured_outputs)
         )
         self._check_names("of", "outputs", self.of, results)
-        inner = [key for key in dict.fromkeys([*self.wrt, *self.returned]) if key.startswith(_INNER)]
+        inner = list(
+            dict.fromkeys(key for keys in (self.wrt, *self.inner.values()) for key in keys if key.startswith(_INNER))
+        )
         self._check_names("wrt", "inputs", [key for key in self.wrt if key not in (_VARIABLES, *inner)], specs)
         if self.loss is not None and not results[self.of[0]].dtype.is_floating:
             raise TypeError(f"{_API}: of must be an output of real numbers for a loss, got {self.of[0]!r}.")
@@ -366,21 +370,24 @@ class _Gradients:
             wanted, meaning = (f"d_{key}", f"upstream gradient of {key}") if self.loss is None else ("target", "target")
             upstream[_add(self.inputs, wanted, results[key], meaning)] = results[key]
         call = trace(lambda *x: function(**dict(zip(specs, x, strict=True))), list(specs.values()))
-        graph, inside = call.graph, call.graph.inputs
+        graph, inside, given = call.graph, call.graph.inputs, dict[str, Any]()
         if inner:
             cut = Cut(_API, self.signature, graph, inside, {key: key.removeprefix(_INNER) for key in inner})
             graph, inside = cut.graph, cut.inside
+            for key in self.inner["given"]:
+                name, tensor = key.removeprefix(_INNER), cut.found[key]
+                given[_add(self.inputs, name, tensor, f"value of {name}")] = tensor
 
         def gradients(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
             values = [*(inputs[key] for key in specs), *call.captured_inputs]
-            pairs = zip(inside, values, strict=True)
+            pairs = [*zip(inside, values, strict=True), *((tensor, inputs[key]) for key, tensor in given.items())]
             # Copied without the calls in it, so that only what these gradients need is computed, and saved.
             copied = copy_with_rules(_API, self.rules, f"'{path}'", graph, pairs, names=self.names)
             outputs, hidden = (
                 dict(zip(results, copied, strict=False)),
                 dict(zip(inner, copied[len(results) :], strict=True)),
             )
-            for key in self.returned:
+            for key in self.inner["outputs"]:
                 name = key.removeprefix(_INNER)
                 outputs[_add(self.outputs, name, hidden[key], f"value of {name}")] = hidden[key]
             ys = [outputs[key] for key in self.of]
@@ -390,7 +397,7 @@ class _Gradients:
                 outputs[_add(self.outputs, "loss", ys[0], "loss")] = ys[0]
             return outputs | self._differentiate(ys, dys, inputs | hidden, function.trainable_variables)
 
-        all_specs = sorted({**specs, **upstream}.items())
+        all_specs = sorted({**specs, **upstream, **given}.items())
         named = {key: tf.TensorSpec(spec.shape, spec.dtype, key) for key, spec in all_specs}
         return tf.function(gradients, autograph=False).get_concrete_function(**named)
 
