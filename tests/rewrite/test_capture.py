@@ -104,6 +104,14 @@ KINDS = {
     "inside a gradient": (with_own_gradient, "own", True, X * X, DY * 2),
     "inside TensorFlow's": (tf.nn.silu, "Sigmoid", True, 1 / (1 + np.exp(-X)), DY * X),
     "inside a recomputation": (cg.recompute_grad(in_a_scope), "block", True, 2 * X, DY * np.cos(2 * X)),
+    "with a rule": (
+        cg.override_gradients(in_a_scope, {"Mul": lambda op, dy: [None, 5.0 * dy]}),
+        "block",
+        False,
+        2 * X,
+        DY * np.cos(2 * X),
+    ),
+    "a result with a gradient": (with_own_gradient, "Mul", False, 2 * X * X, DY),
     "with a variable": (reading, "product", False, X * [2, -1, 0.5], DY * np.exp(X * [2, -1, 0.5])),
 }
 
@@ -282,6 +290,7 @@ WRONG = {
     "a number": (with_two_outputs, ["parts:2"], ValueError, "number 2 of 2 values"),
     "an argument": (function, {"x": "hidden"}, ValueError, "must not be arguments of 'function', got 'x'"),
     "inside a gradient": (with_own_gradient, ["own"], ValueError, "Pass inside=True"),
+    "an argument of a model": (keras.Sequential([keras.layers.Dense(1)]), {"inputs": "dense"}, ValueError, "'inputs'"),
     "no bool": (function, {"a": lambda op: op.type}, TypeError, "must return a bool"),
     "no places": (function, {}, ValueError, "must have at least one place"),
     "a list of ops": (function, [3], TypeError, "places must be a dict"),

@@ -117,8 +117,6 @@ def audit(
     reported = time.monotonic()
     model, f = f, _function_of(f)  # The model keeps its variables alive.
     name = text.name_of(f)
-    if name in ("_UserObject", "_WrapperFunction", "restored_function_body"):
-        name = "loaded model"  # The names are TensorFlow's.
     if args is None:
         args = _made_up(f, name)
         report_progress("args are random numbers that fit the signature, with 2 for each unknown dimension")

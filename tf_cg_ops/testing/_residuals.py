@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
@@ -92,7 +93,7 @@ def residuals(f: Callable[..., Structure], args: Sequence[Structure] | Mapping[s
     positional, keywords = ([], dict(args)) if isinstance(args, Mapping) else (list(args), {})
     call = TracedCall(f, *arrays_to_tensors((positional, keywords)))
     flat = FlatTrace(call)
-    costs = GraphCosts(flat.graph, flat.inside, [t for t in flat.inside if _has_gradient(t)], lambda op: False)
+    costs = GraphCosts(flat.graph, flat.inside, [*itertools.compress(flat.inside, call.are_sources)], lambda op: False)
     kept = [value for value in costs.values if value.first_saver is not None and value.size]
     rows = []
     for value in sorted(kept, key=lambda value: -value.size):
@@ -100,7 +101,3 @@ def residuals(f: Callable[..., Structure], args: Sequence[Structure] | Mapping[s
         output = next((t for t in op.outputs if costs.value_of(t) is value), op.outputs[0])
         rows.append(Residual(value.size, output.shape, output.dtype.name, op.type, op.name, line_of(op)))
     return Residuals(rows)
-
-
-def _has_gradient(tensor: tf.Tensor) -> bool:
-    return tensor.dtype == tf.resource or tf_internal.is_trainable(tensor)

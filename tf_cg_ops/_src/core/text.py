@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+# TensorFlow's names for what `tf.saved_model.load` returns.
+_OF_LOADED_MODELS = ("_UserObject", "_WrapperFunction", "restored_function_body")
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 
 
@@ -15,7 +17,8 @@ def name_of(function: Callable[..., Any]) -> str:
     """The name of a function, with its class but without the functions around it."""
     if isinstance(function, functools.partial):
         return name_of(function.func)
-    return getattr(function, "__qualname__", type(function).__name__).rsplit("<locals>.")[-1]
+    name = getattr(function, "__qualname__", type(function).__name__).rsplit("<locals>.")[-1]
+    return "loaded model" if name in _OF_LOADED_MODELS else name
 
 
 def describe(value: Any) -> str:

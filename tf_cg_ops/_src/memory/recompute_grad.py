@@ -17,7 +17,6 @@ from tf_cg_ops._src.core import misplaced_calls, pytree, text, tf_internal
 from tf_cg_ops._src.core.types import P, R, Structure
 from tf_cg_ops._src.custom_gradient.call import differentiable_leaves, explained_errors
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, Method
-from tf_cg_ops._src.custom_gradient.variables import handles_of
 from tf_cg_ops._src.custom_gradient.wording import Wording, without_gradient_function
 from tf_cg_ops._src.keras import registration
 from tf_cg_ops._src.keras.dispatch import package_of_keras_tensors
@@ -270,13 +269,9 @@ class Recomputation:
     ) -> tuple[FlatTrace, Plan, Sequence[SegmentOps], Callable[[Any], bool]]:
         """The trace that the plan cuts, the plan, its parts, and the predicate of what is kept in any case."""
         assert self.memory is not None
-        api, outside, flat = self.wording.api, trace.outside, FlatTrace(trace)
-        trained = {id(handle) for variable in trace.variables for handle in handles_of(variable)}
-        # Which of the inputs have gradients: the arguments, captures, numbers and handles.
-        sources = [*map(tf_internal.is_trainable, trace.inputs), *[True] * len(outside.captures)]
-        sources += [False] * len(outside.numbers) + [id(handle) in trained for _, handle in outside.handles]
+        api, flat = self.wording.api, FlatTrace(trace)
         is_kept = checkpoint_name.predicate(self.keep, name, flat.operations, api)
-        return flat, *make_plan(api, name, self.memory, flat, sources, is_kept), is_kept
+        return flat, *make_plan(api, name, self.memory, flat, trace.are_sources, is_kept), is_kept
 
 
 class _MergesReplicasError(Exception):

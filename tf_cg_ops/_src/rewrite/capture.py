@@ -30,7 +30,7 @@ _CALL = "Write capture(f, {'features': 'name_of_a_layer'})."
 def capture(
     f: Callable[..., Structure], places: Mapping[str, Any] | Sequence[str], *, inside: bool = False
 ) -> Callable[..., tuple[Structure, dict[str, Any]]]:
-    """Returns a copy of `f` that also returns values inside it, by which you can differentiate.
+    """Returns a copy of `f` that also returns values inside it, from which its outputs are computed.
 
     Use it for Grad-CAM and other explanations, for losses on features, and to see or change what a model computes.
 
@@ -41,40 +41,40 @@ def capture(
     ...     return 3 * hidden + x
     >>> inner = cg.capture(f, ["hidden"])
     >>> x = tf.constant([1.0, 2.0])
-    >>> with tf.GradientTape(persistent=True) as tape:
+    >>> with tf.GradientTape() as tape:
     ...     tape.watch(x)
     ...     y, values = inner(x)
     >>> dy = tf.constant([1.0, 10.0])
-    >>> tape.gradient(y, values["hidden"], output_gradients=dy).numpy().tolist()
-    [3.0, 30.0]
-    >>> tape.gradient(y, x, output_gradients=dy).numpy().tolist()
-    [7.0, 130.0]
-    >>> inner(x, hidden=tf.constant([5.0, 5.0]))[0].numpy().tolist()  # Another value in its place.
+    >>> [dv.numpy().tolist() for dv in tape.gradient(y, [values["hidden"], x], output_gradients=dy)]
+    [[3.0, 30.0], [7.0, 130.0]]
+    >>> y, _ = inner(x, hidden=tf.constant([5.0, 5.0]))  # Continues from another value.
+    >>> y.numpy().tolist()
     [16.0, 17.0]
 
-    `inner(*args, **kwargs)` returns `(f(*args, **kwargs), values)`, and the outputs are computed from these values. So
-    `dy/dvalue` is the whole derivative, through all that comes after the value, also through other captured values.
-    Gradients by the arguments and the variables stay as they are. `values` can enter a loss, too.
+    `inner(*args, **kwargs)` returns `(f(*args, **kwargs), values)`. The gradient by a value is the whole derivative
+    through all that comes after it, also through other captured values. Gradients by the arguments and variables stay
+    as they are.
 
     A place is one of these:
 
-    - The name of a Keras layer in the model `f`, at any depth: the value that it returns.
-    - The name of an op, such as "hidden", or `"name:1"` for its second output. `tf.identity(x, name="hidden")` names a
-      value in your own code.
-    - The name of a scope, whole or in part, such as "block3" for "model/block3/...": the outputs of its last op whose
-      outputs are used outside of it. That finds layers in a loaded SavedModel, which has none.
+    - The name of a Keras layer, at any depth, if `f` is a Keras model: the value that the layer returns.
+    - The name of an op, such as "hidden", or `"hidden:1"` for its second output. `tf.identity(x, name="hidden")` names
+      a value in your own code.
+    - The name of a scope, whole or in part: "block3" finds the ops "model/block3/conv" and "model/block3/relu", and the
+      value is the output of the last one whose output is used outside of the scope. So you find the layers of a loaded
+      SavedModel, or of a model that `f` calls.
     - A function of a `tf.Operation` that returns a bool. Then the value is a list, with the first output of each op
       that it selects, in the order of the graph.
 
-    If you pass a value under the name of a place, as in `inner(x, hidden=new)`, it takes the place of what `f`
-    computes. For a list, pass a list, with None for what stays.
+    If you pass a Tensor under the name of a place, as in `inner(x, hidden=new)`, `f` continues from it. For a list,
+    pass a list, with None for what stays.
 
     Functions that `f` calls are inlined. A function with its own gradient, such as one that `custom_gradient` or
     `recompute_grad` decorates, skips the ops inside, so the outputs have no gradient by a value there: that is an
     error. With `inside=True` such a function uses TensorFlow's gradient of its ops instead of its own.
 
-    `f` is traced and copied, in eager mode in each call. For speed, wrap the result, or your training step, in
-    `tf.function`.
+    `f` is traced and copied, in eager mode in each call. For speed, write a `tf.function` for the whole step, with the
+    tape in it. A tape around a `tf.function` finds no gradient between two of its results.
 
     Args:
       f: A Python function of TensorFlow ops, a `tf.function`, a Keras model, a loaded SavedModel or one of its
@@ -149,7 +149,7 @@ def _parameters(f: Any) -> set[str]:
     """The names of the arguments of a function, as far as it tells."""
     _, keywords = getattr(f, "structured_input_signature", ((), {}))  # Of a trace.
     try:
-        return {*inspect.signature(f).parameters, *keywords}
+        return {*inspect.signature(f.call if keras_internal.is_layer(f) else f).parameters, *keywords}
     except (TypeError, ValueError):
         return set(keywords)
 
@@ -164,6 +164,15 @@ def layers_marked(f: Any, wanted: Mapping[str, Place]) -> Iterator[list[str]]:
     names = {*places, *(place.rpartition(":")[0] for place in places)}
     with layer_values.replaced([layer for layer in layers if layer.name in names], mark):
         yield [layer.name for layer in layers]
+
+
+def _behind_own_gradient(tensor: Any) -> Any:
+    """The same value where a function with its own gradient returns it, if it is the result of one."""
+    for use in tensor.consumers():
+        position = next(i for i, each in enumerate(use.inputs) if each is tensor)
+        if own_gradients.differentiated_inputs(use) is not None and position < len(use.outputs):
+            return _behind_own_gradient(use.outputs[position])
+    return tensor
 
 
 class Cut:
@@ -188,7 +197,9 @@ class Cut:
         self._api, self._function, self._drops = api, function, drops_own_gradients
         self.graph, self.inside, _ = flat_copy(graph, inside)
         search = PlaceSearch(api, function, self.graph, layers)
-        self.found = {key: search.find(key, place) for key, place in wanted.items()}
+        self.found = {
+            key: tf.nest.map_structure(_behind_own_gradient, search.find(key, place)) for key, place in wanted.items()
+        }
         tensors = [tensor for found in self.found.values() for tensor in tf.nest.flatten(found)]
         self.ops = [tensor.op for tensor in tensors]
         self._wanted = set(map(id, self.ops))

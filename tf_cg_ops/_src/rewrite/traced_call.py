@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import pytree, tf_internal
 from tf_cg_ops._src.custom_gradient import foreign_rule
+from tf_cg_ops._src.custom_gradient.variables import handles_of
 from tf_cg_ops._src.graphs.graph_copy import GraphCopy, captures_of
 
 
@@ -129,6 +130,13 @@ class TracedCall:
     def inside(self) -> list[Any]:
         """The tensors of the graph that stand for the arguments and for what it takes from outside."""
         return [*self.inputs, *self.outside.inside]
+
+    @property
+    def are_sources(self) -> list[bool]:
+        """Whether each tensor of `inside` has a gradient: arguments, captures and trainable variables."""
+        outside, trained = self.outside, {id(handle) for variable in self.variables for handle in handles_of(variable)}
+        of_arguments = [*map(tf_internal.is_trainable, self.inputs), *[True] * len(outside.captures)]
+        return [*of_arguments, *[False] * len(outside.numbers), *(id(h) in trained for _, h in outside.handles)]
 
     def forget_outside(self) -> None:
         """In eager mode, releases what the graph captured: it is garbage that Python collects late."""
