@@ -271,10 +271,10 @@ def branch(x):
 
 # A call, the error and a part of the message.
 WRONG = {
-    "a loop": (loop, ["in_loop"], NotImplementedError, "in a loop"),
-    "a loop, by a predicate": (loop, {"a": lambda op: op.type == "Sin"}, NotImplementedError, "in a loop"),
-    "a branch": (branch, ["in_branch"], NotImplementedError, "in a branch"),
-    "compiled": (tf.function(function, jit_compile=True), ["hidden"], NotImplementedError, "jit_compile=True"),
+    "a loop": (loop, ["in_loop"], NotImplementedError, r"\(StatelessWhile\)"),
+    "a loop, by a predicate": (loop, {"a": lambda op: op.type == "Sin"}, NotImplementedError, r"\(StatelessWhile\)"),
+    "a branch": (branch, ["in_branch"], NotImplementedError, r"\(StatelessIf\)"),
+    "compiled": (tf.function(function, jit_compile=True), ["hidden"], NotImplementedError, r"Call\)"),
     "no name": (function, ["hiden"], ValueError, "The nearest names are 'hidden'"),
     "no op": (function, {"a": lambda op: op.type == "Cos"}, ValueError, "must select an op of 'function'"),
     "two ops": (lambda x: in_a_scope(x) + in_a_scope(x), ["block"], ValueError, "2 scopes"),

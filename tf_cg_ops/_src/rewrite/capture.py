@@ -16,7 +16,7 @@ from tf_cg_ops._src.custom_gradient import attaching
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.graphs import control_flow
 from tf_cg_ops._src.graphs.graph_copy import GraphCopy
-from tf_cg_ops._src.keras import keras_internal, layer_values
+from tf_cg_ops._src.keras import keras_internal, layer_values, registration
 from tf_cg_ops._src.rewrite import own_gradients
 from tf_cg_ops._src.rewrite.places import Place, PlaceSearch, check_places, mark
 from tf_cg_ops._src.rewrite.traced_call import TracedCall, arrays_to_tensors, flat_copy
@@ -157,9 +157,11 @@ def _parameters(f: Any) -> set[str]:
 @contextlib.contextmanager
 def layers_marked(f: Any, wanted: Mapping[str, Place]) -> Iterator[list[str]]:
     """A context in which Keras layers of `f` that are places mark what they return; yields the names of all layers."""
+    while (decoration := registration.decoration_of(f)) is not None:  # Such as a model with other gradients.
+        f = decoration.function
     layers = keras_internal.layers_in(f)
-    names = {place.rpartition(":")[0] or place for place in wanted.values() if isinstance(place, str)}
-    names |= {place for place in wanted.values() if isinstance(place, str)}
+    places = [place for place in wanted.values() if isinstance(place, str)]
+    names = {*places, *(place.rpartition(":")[0] for place in places)}
     with layer_values.replaced([layer for layer in layers if layer.name in names], mark):
         yield [layer.name for layer in layers]
 

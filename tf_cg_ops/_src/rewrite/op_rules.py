@@ -85,7 +85,7 @@ class Matching:
         """The rule for an op with inputs and outputs, or None."""
         self.types[op.type] += 1
         for key, rule in self._rules.items():
-            if op.type == key if isinstance(key, str) else self._selects(key, op):
+            if op.type == key if isinstance(key, str) else selects(self._api, _described_key(key), key, op):
                 self.overridden[op.type] += 1
                 self._matched[id(key)][1].append(op)
                 self.ops.append(op)
@@ -97,17 +97,6 @@ class Matching:
     def matched(self, op: Any) -> bool:
         """Whether the op has a rule."""
         return id(op) in self._ids
-
-    def _selects(self, predicate: Callable[[Any], Any], op: Any) -> bool:
-        """The answer of a predicate. Raises TypeError if it is not a bool, or if the predicate does not take an op."""
-        must_take = f"{self._api}: {_described_key(predicate)} must take one argument, a tf.Operation"
-        answer = signature.call(predicate, [op], {}, must_take)
-        if not isinstance(answer, (bool, np.bool_)):
-            raise TypeError(
-                f"{self._api}: {_described_key(predicate)} must return a bool for each tf.Operation, got "
-                f"{text.describe(answer)} for '{op.name}'. Compare what you look for, as in op.type == 'Relu'."
-            )
-        return bool(answer)
 
     def check_all_matched(self, place: str) -> None:
         """Raises ValueError if a rule matched no op."""
@@ -174,6 +163,17 @@ class Matching:
             if counts and message not in self._warned:
                 self._warned.add(message)
                 warnings.warn(message, stacklevel=2)
+
+
+def selects(api: str, name: str, predicate: Callable[[Any], Any], op: Any) -> bool:
+    """The answer of a predicate. Raises TypeError if it is not a bool, or if the predicate does not take an op."""
+    answer = signature.call(predicate, [op], {}, f"{api}: {name} must take one argument, a tf.Operation")
+    if not isinstance(answer, (bool, np.bool_)):
+        raise TypeError(
+            f"{api}: {name} must return a bool for each tf.Operation, got {text.describe(answer)} for '{op.name}'. "
+            "Compare what you look for, as in op.type == 'Relu'."
+        )
+    return bool(answer)
 
 
 def _described_key(key: Key) -> str:

@@ -5,11 +5,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import signature, text, tf_internal
+from tf_cg_ops._src.core import text, tf_internal
 from tf_cg_ops._src.graphs import control_flow
+from tf_cg_ops._src.rewrite.op_rules import selects
 from tf_cg_ops._src.rewrite.own_gradients import with_inner_ops
 
 # A name, or a predicate on a tf.Operation.
@@ -70,10 +70,11 @@ class PlaceSearch:
         """The tensor of a name, or a list of tensors for a predicate: the first output of each op."""
         if isinstance(place, str):
             return self._named(place)
-        chosen = [op for op in self._ops if self._selects(key, place, op)]
-        nested = next(((a, op) for a, op in self._nested if self._selects(key, place, op)), None)
-        if nested:
-            raise self._inside_of(*nested)
+        what = f"the place {key!r}"
+        chosen = [op for op in self._ops if selects(self._api, what, place, op)]
+        for around, op in self._nested:
+            if selects(self._api, what, place, op):
+                raise self._inside_of(around, op)
         if not chosen:
             types = sorted({op.type for op in self._ops})
             raise ValueError(
@@ -82,23 +83,15 @@ class PlaceSearch:
             )
         return [op.outputs[0] for op in chosen]
 
-    def _selects(self, key: str, predicate: Callable[[Any], Any], op: Any) -> bool:
-        answer = signature.call(predicate, [op], {}, f"{self._api}: the place {key!r} must take a tf.Operation")
-        if not isinstance(answer, (bool, np.bool_)):
-            raise TypeError(
-                f"{self._api}: the place {key!r} must return a bool for each tf.Operation, got {text.describe(answer)} "
-                f"for '{op.name}'. Compare what you look for, as in op.type == 'Relu'."
-            )
-        return bool(answer)
-
     def _named(self, place: str) -> Any:
         name, index = re.fullmatch(r"(.*?)(?::(\d+))?", place, re.DOTALL).groups()  # type: ignore[union-attr]
         of_layer = {_layer_of(op): op for op in self._ops if _layer_of(op).rpartition(":")[0] == name}
         calls = [op for op in self._ops if _layer_of(op) == f"{name}:0"]
         if name in self._layers and not calls:
-            raise self._error(place, f"the layer {name!r}, which returns no Tensor in this call")
+            raise self._error(place, f"the layer {name!r}, which is not called", "Name a layer that computes.")
         if len(calls) > 1:
-            raise self._error(place, f"the layer {name!r}, which is called {len(calls)} times", many=calls)
+            advice = f"Pass a predicate instead, for example lambda op: op.name == {calls[0].name!r}."
+            raise self._error(place, f"the layer {name!r}, which is called {len(calls)} times", advice)
         tensors = [op.outputs[0] for op in of_layer.values()]
         if not tensors:
             named = [op for op in self._ops if op.name == name] or [
@@ -113,7 +106,7 @@ class PlaceSearch:
         if index is None and len(tensors) > 1:
             raise self._error(place, f"{len(tensors)} values", f"Write '{name}:0' for the first one.")
         if int(index or 0) >= len(tensors):
-            raise self._error(place, f"number {index} of {text.count(len(tensors), 'value')}")
+            raise self._error(place, f"number {index} of {text.count(len(tensors), 'value')}", "They begin with 0.")
         return tensors[int(index or 0)]
 
     def _of_scope(self, place: str, name: str) -> list[Any]:
@@ -142,20 +135,13 @@ class PlaceSearch:
         return [tensor for tensor in (leaving or ops)[-1].outputs if not leaving or _leaves(tensor, inside)]
 
     def _inside_of(self, around: Any, op: Any) -> NotImplementedError:
-        if control_flow.is_compiled(around):
-            where, advice = "a function with jit_compile=True", "Return it from the function."
-        elif around.type in control_flow.LOOPS:
-            where, advice = "a loop", "Return it as an output of the loop, as in a TensorArray."
-        else:
-            where, advice = "a branch", "Return it from all branches."
         return NotImplementedError(
-            f"{self._api}: places must be outside of loops, branches and compiled functions, got '{op.name}' in "
-            f"{where} ('{around.name}') of '{self._function}'. {advice}"
+            f"{self._api}: a place must be outside of loops, branches and compiled functions, got '{op.name}' in "
+            f"'{around.name}' ({around.type}) of '{self._function}'. Return the value from there, from a loop for "
+            "example in a TensorArray."
         )
 
-    def _error(self, place: str, got: str, advice: str = "", many: Sequence[Any] = ()) -> ValueError:
-        if many:
-            advice = f"Pass a predicate instead, for example lambda op: op.name == {many[0].name!r}."
+    def _error(self, place: str, got: str, advice: str) -> ValueError:
         return ValueError(
             f"{self._api}: a place must name one value of '{self._function}', got {place!r}: {got}. {advice}"
         )
