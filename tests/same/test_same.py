@@ -51,6 +51,8 @@ LIMITS = [
     # docs/limits.md: every tf.function has this limit when it is vectorized inside another one.
     (("a conditional",), ("override_gradients", "masked"), ("vectorized_map",), "derivative by w"),
     (("a scan",), ("saved and loaded",), XLA, "tf2xla conversion failed"),
+    # If functions run eagerly, TensorFlow cannot trace a conditional in forward mode.
+    (("a conditional",), ("capture",), ("forward_mode_eager",), "Tensor.graph is undefined"),
     # docs/limits.md: the tangent of a variable does not go through a loop that reads it.
     (("a loop",), ("masked",), ("forward_mode_eager",), "without handle data"),
     (OF_VARIABLES, ("scan",), ("forward_mode_eager",), "without handle data"),
