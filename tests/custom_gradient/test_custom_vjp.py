@@ -12,6 +12,7 @@ import tf_cg_ops as cg
 from tf_cg_ops._src.core import tf_internal
 
 from ..support.modes import RUNS, tape_vjp, vjp
+from .test_modes import with_rule
 
 X, Y = tf.constant([0.5, -1.0, 2.0], tf.float64), tf.constant([3.0, 4.0, 5.0], tf.float64)
 DY = tf.constant([1.0, 10.0, 100.0], tf.float64)
@@ -146,12 +147,6 @@ def test_a_gradient_that_failed_leaves_no_mark():
     assert pair.seen == [[True, False, True]]
 
 
-@cg.custom_jvp
-def squared(x):
-    return x * x
-
-
-squared.defjvp(lambda primals, tangents: (primals[0] ** 2, 2.0 * primals[0] * tangents[0]))
 WEIGHT = tf.Variable(Y)
 EAGER = {
     "custom_gradient, structures": lambda x: cg.custom_gradient(
@@ -164,7 +159,7 @@ EAGER = {
     "custom_vjp, unused outputs": lambda x: cg.custom_vjp(
         lambda x: ((x * x, x), x), lambda x, dy, _: 2.0 * x * dy, materialize_grads=False
     )(x)[0],
-    "custom_jvp": squared,
+    "custom_jvp": with_rule(lambda x: x * x, lambda p, t: (None, 2.0 * p[0] * t[0])),
     "grad_pass_through": lambda x: cg.grad_pass_through(tf.round)(x * x),
     "recompute_grad": cg.recompute_grad(lambda x: x * x),
     "embed_gradient": lambda x: cg.embed_gradient(x * x, 2.0 * x, x),

@@ -82,7 +82,6 @@ AROUND = {
     ),
     "nested": lambda f: cg.recompute_grad(lambda x: cg.recompute_grad(f)(tf.identity(x))),
     "implicit_root": lambda f: cg.implicit_root(lambda y, x: y - f(x), f),
-    "linear.cg": lambda f: lambda x: cg.linear.cg(lambda v: 2.0 * v, 2.0 * f(x)),
 }
 
 MODES = ("eager", "traced", "around_traced", "jit", "while_loop", "map_fn")

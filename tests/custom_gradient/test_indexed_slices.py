@@ -126,12 +126,7 @@ def test_linear_functions_of_tensorflow_are_slices_in_graphs(name):
 
 # Functions of more than a row
 
-
-@cg.custom_gradient
-def both(x):
-    return (tf.identity(x), 2.0 * x), lambda da, db: 3.0 * da + 5.0 * db
-
-
+both = cg.custom_gradient(lambda x: ((tf.identity(x), 2.0 * x), lambda da, db: 3.0 * da + 5.0 * db))
 SQUARE = cg.custom_gradient(lambda x: (x**2, lambda dy: 2.0 * x * dy))
 DENSE = {
     "by axis": (
@@ -274,11 +269,10 @@ def test_the_second_derivative_through_slices(mode):
 
 # Slices that a rule makes, and slices as arguments
 
-
-@cg.custom_gradient
-def lookup(table, ids):
-    """Twice the gradient of tf.gather, without the rows that were not looked up."""
-    return tf.gather(table, ids), lambda dy: (tf.IndexedSlices(2.0 * dy, ids), None)
+# Twice the gradient of tf.gather, without the rows that were not looked up.
+lookup = cg.custom_gradient(
+    lambda table, ids: (tf.gather(table, ids), lambda dy: (tf.IndexedSlices(2.0 * dy, ids), None))
+)
 
 
 @mode

@@ -154,6 +154,28 @@ for name, api in zip(CHANGES, itertools.cycle(("custom_gradient", "custom_jvp"))
     call = functools.partial(changed_after_the_call, name, api)
     case(f"{name} that changes after {api}", call, [X, Y], [7 * DY * Y, 5 * DY * X], value=X * Y)
 
+
+def changed_arrays(w):
+    array, half = Y.copy(), {"x": X / 2.0}
+    function = cg.custom_jvp(lambda w, array, half: w * array * half["x"], nondiff_argnames=["half"])
+    function.defjvp(lambda p, t, half: (None, (t[0] * p[1] + p[0] * t[1]) * half["x"]))
+    y = function(w, array, half)
+    array.fill(50.0)
+    half["x"] = 9.0 * X
+    return y
+
+
+def changed_variable(w, v):
+    v.assign(Y)
+    y = with_rule(lambda w, v: w * v, lambda p, t: (None, t[0] * p[1] + p[0] * t[1]))(w, v)
+    v.assign(50.0 * Y)
+    return y
+
+
+case("arrays that change after custom_jvp", changed_arrays, [X], [DY * Y * X / 2.0])
+variables = [variable(*X), variable(*Y)]
+case("a variable that changes after custom_jvp", changed_variable, variables, [DY * Y, DY * X], value=X * Y)
+
 # Variables that a function reads, returns, or gets
 
 
