@@ -20,11 +20,7 @@ X, Y, Z = np.array([1.0, 2.0]), np.array([3.0, 4.0]), np.array([5.0, 6.0])
 DY = np.array([1.0, 10.0])
 
 
-class Plain:
-    """An object without Tensors."""
-
-
-OBJECT = Plain()
+OBJECT = object()
 Pair = collections.namedtuple("Pair", ["first", "second"])
 
 

@@ -80,16 +80,14 @@ def by(api, value, rule, tangent):
 
 # Arguments and results
 
-
 weighted = cg.custom_gradient(
     lambda x, y, *, a, b: (
         a * x + b * y,
         lambda dy: (10.0 * a * dy, 100.0 * b * dy, 7.0 * tf.reduce_sum(dy), 9.0 * tf.reduce_sum(dy)),
     )
 )
-NUMBERS = [np.array(4.0), np.array(6.0)]
 by_name = lambda x, y, a, b: weighted(b=b, y=y, a=a, x=x)  # noqa: E731
-case("keywords", by_name, [X, Y, *NUMBERS], [40 * DY, 600 * DY, 77.0, 99.0], value=4 * X + 6 * Y)
+case("keywords", by_name, [X, Y, np.array(4.0), np.array(6.0)], [40 * DY, 600 * DY, 77.0, 99.0], value=4 * X + 6 * Y)
 
 
 class Options(dict):
@@ -185,8 +183,7 @@ def in_another_order(x, first, second, third):
     return cg.custom_gradient(lambda x: (x + third + first + second + first, grad_fn))(x)
 
 
-names = "same", "a", "same"
-args = [X, *(variable(0.0, 0.0, name=name) for name in names)]
+args = [X, *(variable(0.0, 0.0, name=name) for name in ("same", "a", "same"))]
 case("variables in the order of their creation", in_another_order, args, [7 * DY, 10 * DY, 100 * DY, 1000 * DY])
 
 
