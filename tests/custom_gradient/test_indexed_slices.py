@@ -16,7 +16,6 @@ import tf_cg_ops as cg
 
 from ..support.modes import RUNS as MODES
 from ..support.modes import vjp
-from ..support.tensors import pairs
 
 mode = pytest.mark.parametrize("mode", MODES)
 
@@ -36,6 +35,11 @@ def gradient(function, mode, table=TABLE, dy=DY, picks=PICKS):
     return MODES[mode](run)(tf.convert_to_tensor(table))
 
 
+def gradients_of(functions, mode):
+    """The same for several functions, which are compiled together."""
+    return MODES[mode](lambda table: [gradient(function, "eager", table) for function in functions])(tf.constant(TABLE))
+
+
 def with_rule(rule):
     return cg.custom_gradient(lambda x: (tf.identity(x), rule))
 
@@ -53,8 +57,8 @@ def assert_slices(found, values):
     np.testing.assert_allclose(tf.convert_to_tensor(found), dense(values), rtol=1e-5)
 
 
-def assert_dense(found, expected, tolerance=1e-5):
-    np.testing.assert_allclose(tf.convert_to_tensor(found), expected, rtol=tolerance, atol=tolerance)
+def assert_dense(found, expected, tolerance=1e-5, err_msg=""):
+    np.testing.assert_allclose(tf.convert_to_tensor(found), expected, rtol=tolerance, atol=tolerance, err_msg=err_msg)
 
 
 # Functions that keep slices
@@ -79,10 +83,25 @@ READY_MADE = {
 }
 
 
-@pytest.mark.parametrize(("name", "mode"), pairs(READY_MADE, MODES, quick=2))
-def test_products_with_numbers_are_slices(name, mode):
+@pytest.mark.parametrize("name", READY_MADE)
+def test_products_with_numbers_are_slices_that_are_never_summed(name, monkeypatch):
     function, values = READY_MADE[name]
-    assert_slices(gradient(function, mode), values.astype(np.float32))
+    traced = tf.function(lambda table: gradient(function, "eager", table)).get_concrete_function(tf.constant(TABLE))
+    nodes = tf.compat.v1.graph_util.extract_sub_graph(
+        traced.graph.as_graph_def(), [output.op.name for output in traced.graph.outputs]
+    ).node
+    assert "UnsortedSegmentSum" not in [node.op for node in nodes]
+    assert_slices(traced(tf.constant(TABLE)), values.astype(np.float32))
+    with monkeypatch.context() as patch:
+        patch.setattr(tf.math, "unsorted_segment_sum", None)
+        found = gradient(function, "eager")
+    assert_slices(found, values.astype(np.float32))
+
+
+def test_products_with_numbers_are_slices_under_xla():
+    functions, values = zip(*READY_MADE.values(), strict=True)
+    for found, expected in zip(gradients_of(functions, "jit"), values, strict=True):
+        assert_slices(found, expected.astype(np.float32))
 
 
 def asserted(dy):
@@ -105,26 +124,9 @@ def test_linear_functions_of_tensorflow_are_slices_in_graphs(name):
     assert_dense(gradient(with_rule(rule), "eager"), dense(values))
 
 
-@pytest.mark.parametrize("name", READY_MADE)
-def test_slices_that_stay_slices_are_never_summed(name, monkeypatch):
-    function = READY_MADE[name][0]
-    traced = tf.function(lambda table: gradient(function, "eager", table)).get_concrete_function(tf.constant(TABLE))
-    nodes = tf.compat.v1.graph_util.extract_sub_graph(
-        traced.graph.as_graph_def(), [output.op.name for output in traced.graph.outputs]
-    ).node
-    assert "UnsortedSegmentSum" not in [node.op for node in nodes]
-    monkeypatch.setattr(tf.math, "unsorted_segment_sum", None)
-    assert isinstance(gradient(function, "eager"), tf.IndexedSlices)
-
-
 # Functions of more than a row
 
-
-@cg.custom_gradient
-def both(x):
-    return (tf.identity(x), 2.0 * x), lambda da, db: 3.0 * da + 5.0 * db
-
-
+both = cg.custom_gradient(lambda x: ((tf.identity(x), 2.0 * x), lambda da, db: 3.0 * da + 5.0 * db))
 SQUARE = cg.custom_gradient(lambda x: (x**2, lambda dy: 2.0 * x * dy))
 DENSE = {
     "by axis": (
@@ -146,10 +148,11 @@ DENSE = {
 }
 
 
-@pytest.mark.parametrize(("name", "mode"), pairs(DENSE, MODES, quick=2))
-def test_functions_of_more_than_a_row_have_dense_gradients(name, mode):
-    function, expected = DENSE[name]
-    assert_dense(gradient(function, mode), expected)
+@mode
+def test_functions_of_more_than_a_row_have_dense_gradients(mode):
+    functions, values = zip(*DENSE.values(), strict=True)
+    for name, found, expected in zip(DENSE, gradients_of(functions, mode), values, strict=True):
+        assert_dense(found, expected, err_msg=name)
 
 
 # Any function of the upstream gradient, whose result is broadcast to the shape of the table
@@ -213,25 +216,28 @@ IN_EAGER_MODE = {
 }
 
 
-def assert_same_as_dense(function, mode):
-    def rule(dy):
-        assert isinstance(dy, tf.Tensor)
-        assert (dy.shape, dy.dtype) == (TABLE.shape, tf.float32)
-        return tf.broadcast_to(function(dy), TABLE.shape)
+def assert_same_as_dense(functions, mode):
+    def with_function(function):
+        def rule(dy):
+            assert isinstance(dy, tf.Tensor)
+            assert (dy.shape, dy.dtype) == (TABLE.shape, tf.float32)
+            return tf.broadcast_to(function(dy), TABLE.shape)
 
-    found = gradient(with_rule(rule), mode)
-    expected = np.broadcast_to(function(tf.constant(dense(DY))), TABLE.shape)
-    np.testing.assert_allclose(tf.convert_to_tensor(found), expected, rtol=1e-4, atol=1e-4)
+        return with_rule(rule)
+
+    gradients = gradients_of([with_function(function) for function in functions.values()], mode)
+    for (name, function), found in zip(functions.items(), gradients, strict=True):
+        assert_dense(found, np.broadcast_to(function(T), TABLE.shape), 1e-4, name)
 
 
-@pytest.mark.parametrize(("name", "mode"), pairs(FUNCTIONS, MODES))
-def test_a_function_computes_with_the_dense_gradient(name, mode):
-    assert_same_as_dense(FUNCTIONS[name], mode)
+@mode
+def test_a_function_computes_with_the_dense_gradient(mode):
+    assert_same_as_dense(FUNCTIONS, mode)
 
 
 @pytest.mark.parametrize("name", IN_EAGER_MODE)
 def test_python_and_numpy_read_the_dense_gradient(name):
-    assert_same_as_dense(IN_EAGER_MODE[name], "eager")
+    assert_same_as_dense({name: IN_EAGER_MODE[name]}, "eager")
 
 
 @mode
@@ -263,29 +269,18 @@ def test_the_second_derivative_through_slices(mode):
 
 # Slices that a rule makes, and slices as arguments
 
-
-@cg.custom_gradient
-def lookup(table, ids):
-    """Twice the gradient of tf.gather, without the rows that were not looked up."""
-    return tf.gather(table, ids), lambda dy: (tf.IndexedSlices(2.0 * dy, ids), None)
+# Twice the gradient of tf.gather, without the rows that were not looked up.
+lookup = cg.custom_gradient(
+    lambda table, ids: (tf.gather(table, ids), lambda dy: (tf.IndexedSlices(2.0 * dy, ids), None))
+)
 
 
 @mode
 def test_the_slices_of_a_rule_stay_slices(mode):
     """For a variable, and for a tape around a function."""
     table = tf.Variable(tf.ones([6, 2]))
-    inner = (
-        (lambda: lookup(table, tf.constant(PICKS)))
-        if mode == "eager"
-        else tf.function(lambda: lookup(table, tf.constant(PICKS)))
-    )
-
-    def run():
-        with tf.GradientTape() as tape:
-            rows = inner()
-        return tape.gradient(rows, table, output_gradients=tf.constant(DY))
-
-    assert_slices(MODES[mode](run)(), 2 * DY)
+    call = MODES["eager" if mode == "eager" else "traced"](lambda: lookup(table, tf.constant(PICKS)))
+    assert_slices(MODES[mode](lambda: vjp(call, table, tf.constant(DY))[1])(), 2 * DY)
 
 
 def test_slices_in_a_loop_a_batch_and_of_unknown_shape():
@@ -311,12 +306,12 @@ def test_slices_in_a_loop_a_batch_and_of_unknown_shape():
 def test_slices_in_one_branch_of_a_conditional(jit_compile):
     """TensorFlow converts the result of the other branch to slices, and their dtypes have to agree."""
 
+    def rows(table):
+        return tf.cond(table[0] < 1, lambda: lookup(table, tf.constant([3, 1, 3])), lambda: table[:3])
+
     @tf.function(jit_compile=jit_compile)
     def run(table):
-        with tf.GradientTape() as tape:
-            tape.watch(table)
-            rows = tf.cond(table[0] < 1, lambda: lookup(table, tf.constant([3, 1, 3])), lambda: table[:3])
-        return tf.convert_to_tensor(tape.gradient(rows, table, output_gradients=tf.constant([1.0, 10.0, 100.0])))
+        return tf.convert_to_tensor(vjp(lambda: rows(table), table, tf.constant([1.0, 10.0, 100.0]))[1])
 
     np.testing.assert_array_equal(run(tf.constant([0.0, 1.0, 2.0, 3.0])), [0.0, 20.0, 0.0, 202.0])
     np.testing.assert_array_equal(run(tf.constant([1.0, 1.0, 2.0, 3.0])), [1.0, 10.0, 100.0, 0.0])

@@ -22,7 +22,7 @@ IN_EVERY_MODE = ["embed_gradient", "embed_gradient, unstopped", "plain", "compat
 # TensorFlow fails for these pairs even with built-in ops only, as a test below shows.
 LEFT_OUT = [("cond", mode) for mode in ("vectorized_map", "jacobians", "forward_mode")]
 
-# Left out: an eager variable in a TensorFlow 1 graph (custom_gradient/test_variables.py has a variable of that graph), and
+# Left out: an eager variable in a TensorFlow 1 graph (custom_gradient/test_arguments.py has a variable of that graph), and
 # a clipped gradient in modes that rely on gradients being linear in the upstream.
 IMPOSSIBLE = [
     *LEFT_OUT,
