@@ -1,6 +1,7 @@
 """Observes a call: the tensors that stay alive, how often something is computed, the ops that ran."""
 
 import collections
+import contextlib
 import gc
 import itertools
 
@@ -9,6 +10,14 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
 from tf_cg_ops._src.core.tf_internal import EagerTensor
+
+
+@contextlib.contextmanager
+def only_new_objects():
+    """Inside, `gc.collect` looks only at new objects. At all objects of many tests it looks for seconds."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def num_eager_tensors(shape):
