@@ -10,7 +10,6 @@ import os
 import pathlib
 import queue
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,10 +20,9 @@ import pytest
 
 from ..support.processes import HANGS
 from ..support.sources import ROOT, source_files
+from .browser import FLAGS, PROGRAMS, find_chromium
 from .pages import public_objects
 
-PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-CHROMIUM = next(filter(None, map(shutil.which, PROGRAMS)), None)
 LOOK = pathlib.Path(__file__).with_name("look.html")
 
 
@@ -106,7 +104,7 @@ class Server(http.server.BaseHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def looks(site, tmp_path_factory):
     """The address of the site, and what a browser finds in each page."""
-    if not CHROMIUM:
+    if not find_chromium():
         pytest.skip(
             f"none of {', '.join(PROGRAMS)} is on PATH: how the pages look and their links are NOT tested. "
             "On Debian: sudo apt-get install chromium-headless-shell"
@@ -118,10 +116,8 @@ def looks(site, tmp_path_factory):
     # The pages of examples show nothing but a file.
     pages = sorted(str(path.relative_to(site)) for path in site.rglob("*.html") if path.parent.name != "examples")
     address = f"{origin}{LOOK.name}#{urllib.parse.quote(json.dumps([page for page in pages if page != '404.html']))}"
-    flags = ["--headless", "--remote-debugging-port=0", "--disable-gpu", "--hide-scrollbars", "--window-size=1300,1000"]
-    flags += ["--no-sandbox"] * (os.geteuid() == 0)  # It does not work for root.
-    profile = tmp_path_factory.mktemp("profile")
-    command = [CHROMIUM, *flags, f"--user-data-dir={profile}", address]
+    profile = f"--user-data-dir={tmp_path_factory.mktemp('profile')}"
+    command = [find_chromium(), *FLAGS, "--remote-debugging-port=0", "--window-size=1300,1000", profile, address]
     # The program can be a script that starts the browser.
     browser = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
