@@ -52,14 +52,14 @@ def start_counting():
 
 
 def ops_that_ran(folder, function, x):
-    """The types of the operations that run in a call of the traced function, one for each run."""
+    """The value of the traced function, and the types of the operations that run in a call, one for each run."""
     # TensorFlow also writes what ran before, so this has to find the graph.
     name = f"argument_{next(_NUMBERS)}"
     traced = tf.function(function).get_concrete_function(tf.TensorSpec(x.shape, x.dtype, name))
     writer = tf.summary.create_file_writer(str(folder))
     with writer.as_default():
         tf.summary.trace_on(graph=True, profiler=False)
-        traced(x)
+        result = traced(x)
         tf.summary.trace_export("graphs", step=0)
     writer.close()
     [path] = folder.iterdir()
@@ -69,11 +69,11 @@ def ops_that_ran(folder, function, x):
             for text in value.tensor.string_val:
                 found += config_pb2.RunMetadata.FromString(text).function_graphs
     [graphs] = [graphs for graphs in found if any(node.name == name for node in graphs.pre_optimization_graph.node)]
-    return ops_of(graphs)
+    return result, ops_of(graphs)
 
 
 def ops_of(run_metadata):
-    """The same for what a session ran, with RunOptions(output_partition_graphs=True)."""
+    """The types of the operations that a session ran, with RunOptions(output_partition_graphs=True)."""
     ops = collections.Counter()
     for graph in run_metadata.partition_graphs:
         ops.update(node.op for node in graph.node)
