@@ -1,6 +1,7 @@
 """Observes a call: the tensors that stay alive, how often something is computed, the ops that ran."""
 
 import collections
+import contextlib
 import gc
 import itertools
 
@@ -11,11 +12,33 @@ from tensorflow.core.protobuf import config_pb2
 from tf_cg_ops._src.core.tf_internal import EagerTensor
 
 
+@contextlib.contextmanager
+def new_objects_alone():
+    """Python's garbage collector only sees objects that are made inside, which is quick also in a large process."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
 def num_eager_tensors(shape):
     """How many EagerTensors of a shape are alive."""
     gc.collect()
     # isinstance would ask every object for its class, and some of PyTorch's objects then warn.
     return sum(type(o) is EagerTensor and o.shape == shape for o in gc.get_objects())
+
+
+def made(monkeypatch, kind):
+    """One entry for each object of this kind that is made from now on."""
+    found, make = [], kind.__init__
+
+    def count(self, *args):
+        found.append(None)
+        make(self, *args)
+
+    monkeypatch.setattr(kind, "__init__", count)
+    return found
 
 
 COUNTS = collections.Counter()
