@@ -91,16 +91,6 @@ def test_a_maximum_that_only_the_run_tells(checkpoint):
     assert run.experimental_get_tracing_count() == 1
 
 
-@pytest.mark.parametrize(("mode", "checkpoint"), [("eager", "log"), ("traced", "sqrt"), ("traced", None)])
-def test_forward_mode(mode, checkpoint):
-    def run(x, tangent):
-        with tf.autodiff.ForwardAccumulator(x, tangent) as accumulator:
-            (y,) = cg.while_loop(lambda y: True, lambda y: (y * x,), (x,), maximum_iterations=10, checkpoint=checkpoint)
-        return accumulator.jvp(y)
-
-    assert_close([MODES[mode](run)(tf.constant(X), tf.constant(DY))], [11 * X**10 * DY])
-
-
 @pytest.mark.parametrize(
     ("checkpoint", "around", "map_fn"), [(None, True, False), ("sqrt", True, True), (2, False, True)]
 )
