@@ -24,30 +24,11 @@ MASKED = np.random.default_rng(2).normal(size=[4, 5, 3]).astype(np.float32)
 MASKED[:, 3:] = 0
 
 
-def alone(make, x):
-    """A model of one layer."""
-
-    def model(library, wrap):
-        inputs = library.Input(x.shape[1:])
-        return library.Model(inputs, wrap(make(library))(inputs))
-
-    return model, x
-
-
-def block(library):
-    layers = library.layers
+def block(library, wrap):
+    layers, x = library.layers, library.Input([3])
     dropout = [layers.Dropout(0.3, seed=1)] if library is keras else []
-    return library.Sequential([layers.Dense(4, activation="gelu"), layers.BatchNormalization(), *dropout])
-
-
-def penalized(library):
-    class Penalized(library.layers.Dense):
-        def call(self, x):
-            y = super().call(x)
-            self.add_loss(0.1 * tf.reduce_sum(y**2))
-            return y
-
-    return Penalized(3)
+    inner = library.Sequential([layers.Dense(4, activation="gelu"), layers.BatchNormalization(), *dropout])
+    return library.Model(x, wrap(inner)(x))
 
 
 def sequences(library, wrap):
@@ -64,8 +45,7 @@ def sequences(library, wrap):
 
 # For each name what makes the model, given what wraps its layers, and the inputs.
 MODELS = {
-    "block": alone(block, UNITS),
-    "loss in call": alone(penalized, UNITS),
+    "block": (block, UNITS),
     "sequences": (sequences, MASKED),
     "branches": (network, UNITS),
 }
@@ -90,7 +70,6 @@ trained_without = functools.cache(trained)
     ("library", "name", "mode"),
     [
         (keras, "block", "jit"),
-        (keras, "loss in call", "graph"),
         (keras, "sequences", "graph"),
         (keras, "branches", "graph"),
         (tf_keras, "sequences", "graph"),

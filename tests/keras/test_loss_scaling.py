@@ -40,7 +40,6 @@ def upstream():
 
 CLIPS = {
     "value": ({"value": 0.5}, lambda dy: np.clip(dy, -0.5, 0.5)),
-    "norm": ({"norm": 0.5}, lambda dy: dy * 0.5 / np.linalg.norm(dy)),
     "norm of rows": (
         {"norm": 5.0, "axis": -1},
         lambda dy: dy * np.minimum(1, 5 / np.linalg.norm(dy, axis=-1)[:, None]),
@@ -54,7 +53,6 @@ NOT_FINITE = r"layers\.WatchGradient: the gradient of "
     ("library", "name", "mode"),
     [
         (keras, "value", "jit"),
-        (keras, "norm", "graph"),
         (keras, "norm of rows", "eager"),
         (keras, "global norm", "graph"),
         (tf_keras, "value", "graph"),
