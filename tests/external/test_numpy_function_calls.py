@@ -13,7 +13,7 @@ import tf_cg_ops as cg
 from ..support.functions import erf
 from ..support.mode_table import fills
 from ..support.modes import RUNS, eager, tape_vjp, traced
-from ..support.observed import only_new_objects
+from ..support.observed import new_objects_alone
 from ..support.tensors import pairs
 
 VECTOR = tf.TensorSpec([3], tf.float64)
@@ -346,7 +346,7 @@ def test_vjp_and_jvp_get_the_arguments_without_a_gradient(mode):
 
 def test_a_function_that_was_traced_in_a_thread_outlives_the_thread():
     """Each thread has its own outermost graph, and that keeps the Python function alive."""
-    with only_new_objects():
+    with new_objects_alone():
         function = tf.function(
             lambda x: tf.while_loop(lambda i, _: i < 2, lambda i, x: (i + 1, cg.numpy_function(erf)(x)), (0, x))
         )

@@ -13,7 +13,7 @@ from tf_cg_ops._src.core import library
 from tf_cg_ops._src.external import residuals
 
 from ..support.modes import tape_vjp
-from ..support.observed import only_new_objects
+from ..support.observed import new_objects_alone
 from ..support.processes import run_python
 from ..support.sources import ROOT
 
@@ -24,7 +24,7 @@ SPEC = tf.TensorSpec([3], tf.float64)
 
 @pytest.fixture(scope="module", autouse=True)
 def _only_new_objects():
-    with only_new_objects():
+    with new_objects_alone():
         yield
 
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.modes import VJP_MODES, assert_all_close, eager, gradients, traced, vjp
-from ..support.observed import only_new_objects
+from ..support.observed import new_objects_alone
 
 X, DY = np.array([1.0, 2.0, -0.5]), np.array([3.0, -4.0, 12.0])
 
@@ -175,7 +175,7 @@ def test_the_function_is_freed_with_the_tape():
         gradient_of(lambda x: cg.watch_gradient(x, "h", callback=recorder))
         return weakref.ref(recorder)
 
-    with only_new_objects():
+    with new_objects_alone():
         reference = use()
         gc.collect()
         assert reference() is None

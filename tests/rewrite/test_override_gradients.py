@@ -12,7 +12,7 @@ import tf_keras
 import tf_cg_ops as cg
 
 from ..support.modes import RUNS, assert_all_close, tape_vjp
-from ..support.observed import only_new_objects
+from ..support.observed import new_objects_alone
 from ..support.saved_models import in_a_loop
 from ..support.tensors import pairs
 
@@ -282,7 +282,7 @@ def test_traces_go_with_their_object_though_a_rule_refers_to_it():
         def rule(self, op, dy):
             return dy * self.w
 
-    with only_new_objects():
+    with new_objects_alone():
         model = RuleOfItsObject()
         for function in model.functions:
             tape_vjp(function, [tf.constant(X)], tf.constant(DY))

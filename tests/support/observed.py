@@ -13,11 +13,13 @@ from tf_cg_ops._src.core.tf_internal import EagerTensor
 
 
 @contextlib.contextmanager
-def only_new_objects():
-    """Inside, `gc.collect` looks only at new objects. At all objects of many tests it looks for seconds."""
+def new_objects_alone():
+    """Python's garbage collector only sees objects that are made inside, which is quick also in a large process."""
     gc.freeze()
-    yield
-    gc.unfreeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def num_eager_tensors(shape):
@@ -25,6 +27,18 @@ def num_eager_tensors(shape):
     gc.collect()
     # isinstance would ask every object for its class, and some of PyTorch's objects then warn.
     return sum(type(o) is EagerTensor and o.shape == shape for o in gc.get_objects())
+
+
+def made(monkeypatch, kind):
+    """One entry for each object of this kind that is made from now on."""
+    found, make = [], kind.__init__
+
+    def count(self, *args):
+        found.append(None)
+        make(self, *args)
+
+    monkeypatch.setattr(kind, "__init__", count)
+    return found
 
 
 COUNTS = collections.Counter()
