@@ -17,7 +17,7 @@ from tf_cg_ops._src.memory.replay import Replay
 from ..support import reference
 
 # Subjects and numbers of examples.
-SHORT = {"raw": 150, "differential": 50, "saved_models": 25, "plans": 4, "same": 15}
+SHORT = {"raw": 60, "differential": 50, "saved_models": 25, "plans": 4, "same": 4}
 
 
 # Odd seeds run without the graph passes.
