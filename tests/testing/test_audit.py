@@ -56,7 +56,7 @@ def magnitude(k, x):
 def bisection(k, x):
     """The square root. The result depends on `x` through comparisons only, so TensorFlow's gradient is zero."""
     low, high = 0.0 * x, 0.0 * x + 10.0
-    for _ in range(40):
+    for _ in range(30):
         middle = (low + high) / 2
         is_low = middle * middle < x
         low, high = tf.where(is_low, middle, low), tf.where(is_low, high, middle)
