@@ -30,7 +30,6 @@ SLOWEST = (
     "memory/test_while_loop.py",
     "graph/test_vectorized_map.py",
     "graph/test_forward_mode.py",
-    "rewrite/test_masked_ops.py",
     "qa/test_fuzz.py",
     "saved_model/test_command_line.py",
     "saved_model/test_lite_ops.py",

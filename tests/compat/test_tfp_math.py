@@ -69,20 +69,17 @@ def test_a_list_of_different_shapes(fx_shape, gradient, rng):
         np.testing.assert_allclose(dx, expected_dx(dy, gx, kind) if fx_shape else dy * gx, rtol=1e-12)
 
 
-def second_order(function, x, y):
-    upstream = [tf.constant(numbers, tf.float64) for numbers in ([1.0, 10.0, 100.0], [3.0, 5.0, 7.0])]
-    return vjp(lambda: tape_vjp(function, [x, y], None)[1], [x, y], upstream)[1]
-
-
 @pytest.mark.parametrize("fx_of", [lambda x, y: x * y, lambda x, y: tf.reduce_sum(x * y)], ids=["vector", "scalar"])
 def test_second_derivatives_are_those_of_the_formula(fx_of, rng):
     """For a uniform upstream, manually stopped, with a gx that depends on the other input."""
-    x, y = tf.constant(random_array(rng, [3])), tf.constant(random_array(rng, [3]))
+    args = [tf.constant(random_array(rng, [3])) for _ in range(2)]
+    upstreams = [tf.constant(numbers, tf.float64) for numbers in ([1.0, 10.0, 100.0], [3.0, 5.0, 7.0])]
 
-    def make(embed):
-        return lambda x, y: embed(fx_of(tf.stop_gradient(x), y), [tf.sin(y)], [x], True)
+    def second(embed):
+        function = lambda x, y: embed(fx_of(tf.stop_gradient(x), y), [tf.sin(y)], [x], True)  # noqa: E731
+        return vjp(lambda: tape_vjp(function, args, None)[1], args, upstreams)[1]
 
-    assert_all_close(second_order(make(custom_gradient), x, y), second_order(make(tfp_formula), x, y), rtol=1e-12)
+    assert_all_close(second(custom_gradient), second(tfp_formula), rtol=1e-12)
 
 
 @pytest.mark.parametrize(("size", "traced"), [(60_000, True), (70_000, False), (1_000_000, True)])
@@ -119,13 +116,9 @@ BROADCAST_BY_TFP = [
 ]
 
 
-@pytest.fixture(scope="module")
-def theirs():
-    return pytest.importorskip("tensorflow_probability").math.custom_gradient
-
-
 @pytest.mark.parametrize(("shapes", "mode"), pairs(BROADCAST_BY_TFP, ["eager", "unknown_rank", "unknown_shape", "jit"]))
-def test_gx_of_another_shape_as_far_as_tfp_takes_it(shapes, mode, theirs, rng):
+def test_gx_of_another_shape_as_far_as_tfp_takes_it(shapes, mode, rng):
+    theirs = pytest.importorskip("tensorflow_probability").math.custom_gradient
     fx, gx, x = (random_array(rng, shape) for shape in shapes)
     dy = np.full(fx.shape, 0.7)  # TFP is only right for a uniform upstream.
     _, expected = eager(lambda fx, gx, x: theirs(fx, gx, x, True), [fx, gx, x], dy)

@@ -3,7 +3,6 @@
 The TFP column runs TFP, if it is installed (`make test` installs it), and its formula. `test_benchmarks` has the memory of a loop.
 """
 
-import ast
 import warnings
 
 import numpy as np
@@ -13,8 +12,8 @@ from tensorflow.python.framework import ops  # Only a test may look inside.
 
 import tf_cg_ops as cg
 
-from ..support.modes import tape_vjp
-from ..support.processes import run_python
+from ..support.modes import run_in_a_fresh_process, tape_vjp
+from ..support.pointwise import while_loop
 from ..support.reference import tfp_formula
 from ..support.tensors import address
 
@@ -82,63 +81,39 @@ def test_the_mask_of_recomputed_dropout():
         assert np.array_equal(dx, dy * y) == same
 
 
-LOOP_AND_COND = """
-import sys
-import tensorflow as tf
-import tf_cg_ops
-from tests.docs.test_comparison import gradients_of_model
-print(repr(gradients_of_model(tf.saved_model.load(sys.argv[1]))))
-"""
+def in_a_branch(square):
+    return lambda x: tf.cond(x[0] > 0, lambda: square(x), lambda: x)
 
 
-def gradients_of_model(model):
-    """The gradient of each function of the model at [1, 2] for the upstream [1, 10], or the name of the exception."""
-    found = {}
-    for kind in ("loop", "cond"):
-        for name in ("embed", "tfp", "custom"):
-            function = getattr(model, f"{name}_{kind}")
-            try:
-                _, (dx,) = tape_vjp(function, [tf.constant([1.0, 2.0])], tf.constant([1.0, 10.0]))
-                found[name, kind] = dx.numpy().tolist()
-            except Exception as error:  # The type of the exception is the result.
-                found[name, kind] = type(error).__name__
-    return found
+SQUARES = {
+    "embed": lambda x: cg.embed_gradient(x**2, 20.0 * x, x),
+    "tfp": lambda x: tfp_formula(x**2, [20.0 * x], [x]),
+    "custom": tf.custom_gradient(lambda x: (x**2, lambda dy: 20.0 * dy * x)),
+}
+# What is around a square, its right gradient, and the exception of tf.custom_gradient.
+PLACES = {
+    "loop": (while_loop, [400.0, 32000.0], "TypeError"),
+    "cond": (in_a_branch, [20.0, 400.0], "AssertionError"),
+}
 
 
-def model_with_loop_and_cond():
+def test_loops_and_conds_of_a_saved_model_in_a_fresh_process(tmp_path):
+    """The derivative is ten times the square's: 20 x, and 20 x**2 * 20 x in a loop of two."""
+    x, dy = np.array([[1.0, 2.0], [1.0, 10.0]], np.float32)
     model = tf.Module()
-
-    def add(name, square):
-        def loop(x):
-            return tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, square(x)), [0, x])[1]
-
-        def cond(x):
-            return tf.cond(x[0] > 0, lambda: square(x), lambda: x)
-
+    names = [f"{name}_{kind}" for name in SQUARES for kind in PLACES]
+    for name in names:
+        square, kind = name.split("_")
         specs = [tf.TensorSpec([2], tf.float32)]
-        setattr(model, f"{name}_loop", tf.function(loop, input_signature=specs))
-        setattr(model, f"{name}_cond", tf.function(cond, input_signature=specs))
-
-    add("embed", lambda x: cg.embed_gradient(x**2, 20.0 * x, x))
-    add("tfp", lambda x: tfp_formula(x**2, [20.0 * x], [x]))
-    add("custom", tf.custom_gradient(lambda x: (x**2, lambda dy: 20.0 * dy * x)))
-    return model
-
-
-def test_loops_and_conds_of_a_saved_model_in_a_fresh_process(tmp_path, request):
-    # The derivative is ten times the square's: 20 x, and 20 x**2 * 20 x in a loop of two.
-    right = {"loop": [400.0, 32000.0], "cond": [20.0, 400.0]}
-    model = model_with_loop_and_cond()
-    here = gradients_of_model(model)
-    tf.saved_model.save(model, tmp_path / "model")
-    environment = {"PYTHONPATH": str(request.config.rootpath)}
-    result = run_python(LOOP_AND_COND, tmp_path / "model", cwd=tmp_path, environment=environment)
-    loaded = ast.literal_eval(result.stdout.splitlines()[-1])
-    for kind, exception in (("loop", "TypeError"), ("cond", "AssertionError")):
-        assert here["embed", kind] == loaded["embed", kind] == right[kind]
-        # As wrong as elsewhere, but it exists.
-        assert loaded["tfp", kind] == here["tfp", kind] != right[kind]
-        assert loaded["custom", kind] == exception
+        setattr(model, name, tf.function(PLACES[kind][0](SQUARES[square]), input_signature=specs))
+    found = run_in_a_fresh_process(model, {name: ([x], dy) for name in names}, tmp_path)
+    for kind, (_, right, exception) in PLACES.items():
+        assert found[f"custom_{kind}"].startswith(f"{exception}: ")
+        for name in ("embed", "tfp"):
+            _, (here,) = tape_vjp(getattr(model, f"{name}_{kind}"), [tf.constant(x)], tf.constant(dy))
+            np.testing.assert_array_equal(found[f"{name}_{kind}"][1][0], here)
+            # TFP's is as wrong as elsewhere, but it exists.
+            assert np.array_equal(here, right) == (name == "embed")
 
 
 def test_gradient_of_the_wrong_shape(tfp):

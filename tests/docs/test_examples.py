@@ -17,6 +17,7 @@ EXAMPLES = ROOT / "examples"
 # saved_model/test_lite.py trains in LiteRT.
 SLOW = (
     "binary_net",
+    "convex_layer",
     "lite_training",
     "long_sequence",
     "neural_ode",

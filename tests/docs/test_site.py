@@ -3,11 +3,14 @@
 Without Chromium (`make install-chromium`) the tests in a browser are skipped.
 """
 
-import contextlib
-import functools
 import http.server
+import json
+import mimetypes
+import os
 import pathlib
+import queue
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -15,46 +18,12 @@ import urllib.parse
 
 import pytest
 
+from ..support.processes import HANGS
 from ..support.sources import ROOT, source_files
-from .browser import PROGRAMS, Browser, Tab, find_chromium
+from .browser import FLAGS, PROGRAMS, find_chromium
 from .pages import public_objects
 
-WIDE, NARROW = 1280, 400
-
-in_a_browser = pytest.mark.skipif(
-    not find_chromium(),
-    reason=f"none of {', '.join(PROGRAMS)} is on PATH: how the pages look and their links are NOT tested. "
-    "On Debian: sudo apt-get install chromium-headless-shell",
-)
-
-# What scrolls or is cut off in the content of a page. If the window itself scrolls: what is wider than it.
-LAYOUT = """(() => {
-  const name = e => `<${e.tagName.toLowerCase()}${e.id ? `#${e.id}` : [...e.classList].map(c => `.${c}`).join("")}> `
-    + `"${e.textContent.trim().replace(/\\s+/g, " ").slice(0, 60)}"`
-  const overflow = e => getComputedStyle(e).overflowX
-  const visible = [...document.body.querySelectorAll("*")].filter(e => {
-    const box = e.getBoundingClientRect()
-    return box.width > 1 && box.height > 1 && getComputedStyle(e).visibility !== "hidden"
-  })
-  // The theme's own bars shorten their texts, on purpose.
-  const found = visible.filter(e => !e.closest(".md-header, .md-tabs, .md-sidebar, .md-footer, .md-search")
-      && e.scrollWidth - e.clientWidth > 1 && e.clientWidth > 1 && overflow(e) !== "visible")
-    .map(e => [["auto", "scroll"].includes(overflow(e)) ? "scrolls" : "is cut off", name(e)])
-  const width = document.documentElement.clientWidth
-  if (document.documentElement.scrollWidth > width) {
-    const boxed = e => e && e !== document.body && (overflow(e) !== "visible" || boxed(e.parentElement))
-    const wide = visible.filter(e => e.getBoundingClientRect().right > width + 0.5 && !boxed(e.parentElement))
-    const innermost = wide.filter(e => !wide.some(other => other !== e && e.contains(other)))
-    for (const e of innermost.length ? innermost : [document.body]) found.push(["is wider than the page", name(e)])
-  }
-  return found
-})()"""
-
-# Where the links of a page lead, and what they may lead to in it.
-LINKS = """({
-  links: [...document.querySelectorAll("a[href]")].map(a => [a.href, a.textContent.trim().slice(0, 40)]),
-  anchors: [...document.querySelectorAll("[id], a[name]")].map(e => e.id || e.name),
-})"""
+LOOK = pathlib.Path(__file__).with_name("look.html")
 
 
 @pytest.fixture(scope="module")
@@ -96,87 +65,96 @@ def test_the_reference_shows_every_public_name_and_no_private_one(site):
         assert left_over not in text, left_over
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
+class Server(http.server.BaseHTTPRequestHandler):
+    """Serves the site with look.html beside it, notes what is missing, and takes what look.html finds."""
+
+    site, missing, asked, found = None, [], set(), queue.Queue()
+
+    def do_GET(self):
+        path = self.site / (urllib.parse.unquote(self.path.partition("?")[0]).lstrip("/") or "index.html")
+        path = LOOK if path.name == LOOK.name else path
+        if not path.is_file():
+            self.missing.append(self.path)
+            self.send_error(404)
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", mimetypes.guess_type(path)[0] or "text/plain")
+        self.send_header("Cache-Control", "max-age=600" if path.suffix == ".js" else "no-store")
+        # The browser tells look.html about requests to other places.
+        self.send_header("Content-Security-Policy", "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'")
+        self.end_headers()
+        content = path.read_bytes()
+        if path.suffix == ".html" and path != LOOK:
+            content = content.replace(b"<head>", b"<head><script>parent.watch(window)</script>", 1)
+        elif path.name == "search_index.json" and path in self.asked:
+            # To index all pages takes each page as long as all else. The first one has done it.
+            content = json.dumps(json.loads(content) | {"docs": []}).encode()
+        self.asked.add(path)
+        self.wfile.write(content)
+
+    def do_POST(self):
+        self.found.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(204)
+        self.end_headers()
+
     def log_message(self, *args):
         pass
 
 
-@contextlib.contextmanager
-def serve(folder):
-    """The address under which the files of a folder are."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder))
+@pytest.fixture(scope="module")
+def looks(site, tmp_path_factory):
+    """The address of the site, and what a browser finds in each page."""
+    if not find_chromium():
+        pytest.skip(
+            f"none of {', '.join(PROGRAMS)} is on PATH: how the pages look and their links are NOT tested. "
+            "On Debian: sudo apt-get install chromium-headless-shell"
+        )
+    Server.site = site
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/"
+    origin = f"http://127.0.0.1:{server.server_port}/"
+    # The pages of examples show nothing but a file.
+    pages = sorted(str(path.relative_to(site)) for path in site.rglob("*.html") if path.parent.name != "examples")
+    address = f"{origin}{LOOK.name}#{urllib.parse.quote(json.dumps([page for page in pages if page != '404.html']))}"
+    profile = f"--user-data-dir={tmp_path_factory.mktemp('profile')}"
+    command = [find_chromium(), *FLAGS, "--remote-debugging-port=0", "--window-size=1300,1000", profile, address]
+    # The program can be a script that starts the browser.
+    browser = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        found = Server.found.get(timeout=HANGS)
+    finally:
+        os.killpg(browser.pid, signal.SIGTERM)
+        browser.wait()
     server.shutdown()
     server.server_close()
+    assert "error" not in found, found
+    return origin, found
 
 
-@pytest.fixture(scope="module")
-def tab():
-    browser = Browser(find_chromium())
-    yield Tab(browser)
-    browser.close()
+def test_no_page_overflows_or_fails(looks):
+    assert [f"{page} {problem}" for page, of in looks[1].items() for problem in of["problems"]] == []
+    assert Server.missing == []
 
 
-def look_at(tab, origin, page):
-    """The faults of a page as text, its links and its anchors."""
-    tab.open(origin + page)
-    found = []
-    # Begins with the current width, because each layout takes a moment.
-    for width in sorted((WIDE, NARROW), key=lambda width: width != tab.width):
-        tab.resize(width)
-        for problem, element in tab.run(LAYOUT):
-            if width == WIDE or problem != "scrolls":
-                found.append(f"{page} at {width} pixels: {element} {problem}")
-    return found + [f"{page}: {problem}" for problem in tab.problems(origin)], tab.run(LINKS)
-
-
-def dead_links(origin, seen, files):
-    """Dead links within the site. `seen` has the links and anchors of all pages."""
-    found = []
+def test_links_lead_somewhere(site, looks):
+    """Links to other places are not followed, but must work from anywhere."""
+    origin, seen = looks
+    assert sum(len(of["links"]) for of in seen.values()) > 500
     for page, of in seen.items():
         for address, text in of["links"]:
             path, _, anchor = address.partition("#")
             target = path.removeprefix(origin) or "index.html"
             if not path.startswith(origin):
-                # Other links are not followed, but must work from anywhere.
-                if urllib.parse.urlsplit(address).scheme != "https":
-                    found.append(f"{page}: '{text}' leads to {address}; expected a page of the site, or https")
-            elif target not in files:
-                found.append(f"{page}: '{text}' leads to {target}, which is not there")
-            elif anchor and target in seen and urllib.parse.unquote(anchor) not in seen[target]["anchors"]:
-                found.append(f"{page}: '{text}' leads to {target}#{anchor}, where nothing has that name")
-    return found
+                assert urllib.parse.urlsplit(address).scheme == "https", (page, text, address)
+            else:
+                assert (site / target).is_file(), (page, text, address)
+                if anchor and target in seen:
+                    assert urllib.parse.unquote(anchor) in seen[target]["anchors"], (page, text, address)
 
 
-@in_a_browser
-def test_no_page_overflows_or_fails_and_links_lead_somewhere(site, tab):
-    files = {str(path.relative_to(site)) for path in site.rglob("*") if path.is_file()}
-    with serve(site) as origin:
-        # The pages of examples show nothing but a file.
-        pages = [page for page in sorted(files) if page.endswith(".html") and not page.startswith(("404", "examples/"))]
-        looks = {page: look_at(tab, origin, page) for page in pages}
-    assert [problem for problems, _ in looks.values() for problem in problems] == []
-    seen = {page: of for page, (_, of) in looks.items()}
-    assert sum(len(of["links"]) for of in seen.values()) > 500
-    assert dead_links(origin, seen, files) == []
-
-
-# How far the head of the support matrix is below the bar of the page, at the end of the page and of the matrix.
-HEAD = """(() => {
-  window.scrollTo(0, document.body.scrollHeight)
-  document.querySelector("div.matrix").scrollTo(9999, 9999)
-  const [bar, head] = [".md-header", ".matrix th"].map(selector => document.querySelector(selector).getBoundingClientRect())
-  return [head.top - bar.bottom, head.left]
-})()"""
-
-
-@in_a_browser
-@pytest.mark.parametrize("width", [WIDE, NARROW])
-def test_the_head_and_the_first_column_of_the_support_matrix_stay_in_view(width, site, tab):
-    with serve(site) as origin:
-        tab.open(origin + "modes.html")
-        tab.resize(width)
-        below_the_bar, left = tab.run(HEAD)
-    assert 0 <= below_the_bar < 100
-    assert 0 <= left < width / 3
+def test_the_head_and_the_first_column_of_the_support_matrix_stay_in_view(looks):
+    heads = looks[1]["modes.html"]["heads"]
+    assert len(heads) == 2
+    for width, below_the_bar, left in heads:
+        assert 0 <= below_the_bar < 100
+        assert 0 <= left < width / 3

@@ -7,7 +7,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support import modes, reference
-from ..support.tensors import random_array
+from ..support.tensors import pairs, random_array
 
 pytestmark = pytest.mark.core
 
@@ -103,31 +103,25 @@ def test_the_name_is_the_operations_name():
     assert h.op.type == "CustomGradientEmbed"
 
 
-@pytest.mark.parametrize("axis", [[0, -1], []], ids=str)
-def test_an_axis_that_is_fed_to_a_session(axis, rng):
-    x, gx = random_array(rng, [2, 3, 4]), random_array(rng, [2, 3, 4])
-    batch = [size for i, size in enumerate(x.shape) if i not in reference.domain_axes(axis, 3)]
-    dy = random_array(rng, batch)
-    with tf.Graph().as_default():
-        fed = [tf.compat.v1.placeholder(tf.float64) for _ in range(3)] + [tf.compat.v1.placeholder(tf.int64)]
-        h = cg.embed_gradient(fed[0], fed[1], fed[2], fed[3])
-        (dx,) = tf.gradients(h, fed[2], grad_ys=fed[0])
-        with tf.compat.v1.Session() as session:
-            actual = session.run(dx, dict(zip(fed, [dy, gx, x, axis], strict=True)))
-    np.testing.assert_allclose(actual, reference.vjp(dy, gx, x.shape, axis), rtol=1e-12)
+# An axis from a zero that is known at run time only, and what it is.
+AT_RUN_TIME = {
+    "a Tensor": (lambda zero: tf.stack([zero, -1]), [0, -1]),
+    "an empty Tensor": (lambda zero: zero + np.zeros([0], np.int32), []),
+    "a Tensor in a list": (lambda zero: [zero, -1], [0, -1]),
+}
 
 
-def test_an_axis_of_tensors_in_a_list(rng):
-    """As in `axis=[i, -1]` with an i that is only known at run time."""
-    x, gx, dy = random_array(rng, [2, 3, 4]), random_array(rng, [2, 3, 4]), random_array(rng, [3])
+@pytest.mark.parametrize(("name", "mode"), pairs(AT_RUN_TIME, ["tf1", "eager", "unknown_rank"], quick=2))
+def test_an_axis_at_run_time(name, mode, rng):
+    axis_of, axis = AT_RUN_TIME[name]
+    x, gx, dy = (random_array(rng, shape) for shape in ([2, 3, 4], [2, 3, 4], [3] if axis else [2, 3, 4]))
 
-    @tf.function
-    def run(x, i):
-        return vjp(lambda x: cg.embed_gradient(dy, gx, x, axis=[i, -1]), x, dy)
+    def function(x):
+        zero = tf.cast(tf.reduce_any(tf.math.is_nan(x)), tf.int32)
+        return cg.embed_gradient(dy, gx, x, axis_of(zero))
 
-    np.testing.assert_allclose(run(x, tf.constant(0)), reference.vjp(dy, gx, x.shape, [0, -1]), rtol=1e-12)
-    eager = vjp(lambda x: cg.embed_gradient(dy, gx, x, axis=[tf.constant(0), -1]), tf.constant(x), dy)
-    np.testing.assert_allclose(eager, reference.vjp(dy, gx, x.shape, [0, -1]), rtol=1e-12)
+    _, (dx,) = modes.VJP_MODES[mode](function, [x], dy)
+    np.testing.assert_allclose(dx, reference.vjp(dy, gx, x.shape, axis), rtol=1e-12)
 
 
 def test_reference_variables_of_tensorflow_1():

@@ -1,7 +1,7 @@
 """A callable gx: when and how often it is called, and the derivatives of its value."""
 
-import functools
 import gc
+import itertools
 import weakref
 
 import numpy as np
@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.modes import RUNS, gradients, tape_vjp
+from ..support.modes import ALL_MODES, MODES, RUNS, assert_all_close, vjp
 from ..support.tensors import pairs, random_array
 
 pytestmark = pytest.mark.core
@@ -71,42 +71,30 @@ def test_a_jacobian_and_forward_mode_call_it_once(x, dy):
     assert gx.calls == 1
 
 
-@pytest.mark.parametrize(("wrapped", "stopped"), pairs(["tf_function", "xla", "tf1", "vectorized_map"], [False, True]))
-def test_a_graph_calls_it_once_while_it_is_traced(stopped, wrapped, x, dy):
-    gx = Counted(lambda: 0.0)
+@pytest.mark.parametrize(("mode", "stopped"), pairs(["traced", "jit", "tf1", "per_example"], [False, True]))
+def test_a_graph_calls_it_once_while_it_is_traced(mode, stopped, x, dy):
+    gx = Counted(None)
 
-    def dx(x, dy):
+    def function(x):
         gx.function = lambda: tf.cos(x)
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            h = cg.embed_gradient(tf.sin(x), gx, x, fx_gx_manually_stopped=stopped)
-        return tape.gradient(h, x, output_gradients=dy)
+        return cg.embed_gradient(tf.sin(x), gx, x, fx_gx_manually_stopped=stopped)
 
-    # With fx_gx_manually_stopped, sin(x) has its own gradient.
-    expected = (1 + stopped) * dy * np.cos(x)
-    if wrapped == "tf1":
-        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-            result = session.run(dx(tf.constant(x.numpy()), tf.constant(dy.numpy())))
-    elif wrapped == "vectorized_map":
-        result = tf.vectorized_map(lambda pair: dx(*pair), (x[None], dy[None]), fallback_to_while_loop=False)[0]
-    else:
-        function = tf.function(dx, jit_compile=wrapped == "xla")
-        result = function(x, dy)
-        function(2.0 * x, dy)
-    np.testing.assert_allclose(result, expected)
+    _, (dx,) = ALL_MODES[mode].vjp(function, [x.numpy()], dy.numpy())
+    np.testing.assert_allclose(dx, (1 + stopped) * dy * np.cos(x))  # If manually stopped, sin(x) has its own gradient.
     assert gx.calls == 1
 
 
 def test_in_a_list_only_the_functions_for_a_watched_x_are_called(x, dy):
-    y, z = 2.0 * x, 3.0 * x
-    watched, unwatched = Counted(lambda: tf.cos(x)), Counted(lambda: tf.exp(x))
-    with tf.GradientTape() as tape:
-        tape.watch([x, z])
-        h = cg.embed_gradient(tf.sin(x), [watched, unwatched, 7.0], [x, y, z])
-    dx, dz = tape.gradient(h, [x, z], output_gradients=dy)
-    np.testing.assert_allclose(dx, dy * np.cos(x))
-    np.testing.assert_allclose(dz, 7.0 * dy)
-    assert (watched.calls, unwatched.calls) == (1, 0)
+    """A tape watches a variable if it records its read."""
+    v = tf.Variable(x)
+    watched, unwatched, of_variable = Counted(lambda: tf.cos(x)), Counted(lambda: tf.exp(x)), Counted(lambda: 7.0 * v)
+    cg.embed_gradient(tf.sin(v), of_variable, v)
+    assert of_variable.calls == 0
+    _, gradients = vjp(
+        lambda: cg.embed_gradient(tf.sin(x), [watched, unwatched, 5.0, of_variable], [x, 2.0, 3.0 * x, v]), [x, v], dy
+    )
+    np.testing.assert_allclose(gradients, [dy * (np.cos(x) + 15.0), dy * 7.0 * x])
+    assert (watched.calls, unwatched.calls, of_variable.calls) == (1, 0, 1)
 
 
 @pytest.mark.parametrize("mode", RUNS)
@@ -124,38 +112,15 @@ def test_it_reads_variables_as_they_are_at_the_call(mode, x, dy):
     np.testing.assert_allclose(RUNS[mode](run)(), dy * 2.0 * np.cos(x))
 
 
-def test_it_is_called_if_a_tape_records_the_read_of_a_variable(dy):
-    v = tf.Variable(np.array([2.0, 3.0, 5.0]))
-    gx = Counted(lambda: 7.0 * v)
-    cg.embed_gradient(tf.sin(v), gx, v)
-    assert gx.calls == 0
-    with tf.GradientTape() as tape:
-        h = cg.embed_gradient(tf.sin(v), gx, v)
-    np.testing.assert_allclose(tape.gradient(h, v, output_gradients=dy), dy * 7.0 * v)
-    assert gx.calls == 1
+@pytest.mark.parametrize(("mode", "stopped"), [*itertools.product(["eager", "traced"], [False, True])])
+def test_first_and_second_derivatives_match_a_gx_that_is_a_value(mode, stopped, x, dy):
+    def orders(gx_of):
+        def function(x):
+            return cg.embed_gradient(tf.exp(x), gx_of(lambda: tf.sin(3.0 * x)), 2.0 * x, fx_gx_manually_stopped=stopped)
 
+        return MODES[mode](function, x.numpy(), dy.numpy())
 
-@pytest.mark.parametrize("mode", ["eager", "traced"])
-@pytest.mark.parametrize("stopped", [False, True])
-def test_first_and_second_derivatives_match_a_gx_that_is_a_value(stopped, mode):
-    """fx and gx depend on their own variables."""
-    sources = [tf.constant([2.0, 3.0, 5.0]) * i for i in (1.0, 0.1, 0.3)]
-    upstreams = tf.constant([1.0, 10.0, 100.0]), tf.constant([7.0, 0.5, 2.0])
-
-    def derivatives(gx_of):
-        def h(a, b, x):
-            return cg.embed_gradient(tf.exp(a), gx_of(lambda: tf.sin(b * x)), x, fx_gx_manually_stopped=stopped)
-
-        def first(i, *args):
-            return tape_vjp(h, args, upstreams[0])[1][i]
-
-        found = gradients(mode, h, sources, upstreams[0])
-        for i in [i for i, derivative in enumerate(found) if derivative is not None]:
-            found += gradients(mode, functools.partial(first, i), sources, upstreams[1])
-        return [np.inf if t is None else t for t in found]
-
-    for actual, expected in zip(derivatives(lambda gx: gx), derivatives(lambda gx: gx()), strict=True):
-        np.testing.assert_array_equal(actual, expected)
+    assert_all_close(orders(lambda gx: gx), orders(lambda gx: gx()), rtol=0.0)
 
 
 def test_the_tape_keeps_neither_the_function_nor_what_it_computes(x):
@@ -191,23 +156,16 @@ def test_the_tape_keeps_neither_fx_nor_x():
         np.testing.assert_array_equal(tape.gradient(h, x), tf.broadcast_to(gx, [2]))
 
 
-@pytest.mark.parametrize("use_pfor", [None, True, False])
 @pytest.mark.parametrize("traced", [False, True])
-def test_a_tape_of_its_own_records(traced, use_pfor, x, dy):
-    def derivative():
-        with tf.GradientTape() as own:
-            own.watch(x)
-            y = tf.sin(x)
-        return own.gradient(y, x, unconnected_gradients="zero")
-
+def test_a_tape_of_its_own_records(traced, x, dy):
+    derivative = lambda: vjp(lambda: tf.sin(x), x)[1]  # noqa: E731
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(x)
         h = cg.embed_gradient(tf.sin(x), tf.function(derivative) if traced else derivative, x)
-    if use_pfor is None:
-        dx = tape.gradient(h, x, output_gradients=dy)
-    else:
-        dx = np.matmul(dy, tape.jacobian(h, x, experimental_use_pfor=use_pfor))
-    np.testing.assert_allclose(dx, dy * np.cos(x))
+    for use_pfor in True, False:
+        jacobian = tape.jacobian(h, x, experimental_use_pfor=use_pfor)
+        np.testing.assert_allclose(jacobian, np.diag(np.cos(x)))
+    np.testing.assert_allclose(tape.gradient(h, x, output_gradients=dy), dy * np.cos(x))
 
 
 def test_functional_models_take_it(library):

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import tf_cg_ops as cg
 
@@ -54,16 +53,3 @@ def test_value_and_vjp_of_the_row(row, mode, rng):
     value, (dx,) = VJP_MODES[mode](lambda x: cg.embed_gradient(fx, gx, x, row.axis), [x], dy)
     np.testing.assert_array_equal(value, fx)
     np.testing.assert_allclose(dx, row.dx(dy, gx), rtol=1e-13)
-
-
-@pytest.mark.parametrize("row", ROWS, ids=str)
-def test_fully_traced_shapes_are_static(row):
-    @tf.function
-    def run(fx, gx, x, dy):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            h = cg.embed_gradient(fx, gx, x, row.axis)
-        assert h.shape == row.fx
-        assert tape.gradient(h, x, dy).shape == row.x
-
-    run.get_concrete_function(*(tf.TensorSpec(shape, tf.float32) for shape in (row.fx, row.gx, row.x, row.fx)))

@@ -48,25 +48,36 @@ def test_tensors_of_one_shape_and_dtype_take_the_short_way_of_eager_mode():
     assert eager.embed_elementwise(x, other_dtype, x) is None
 
 
-@pytest.mark.parametrize(("spoiled", "stopped"), [("gx", False), ("x", True)])
-def test_special_values_in_gx_and_x_do_not_reach_the_value(spoiled, stopped, mode):
-    arguments = {"gx": np.ones_like(SPECIAL), "x": np.ones_like(SPECIAL)} | {spoiled: SPECIAL}
-    fx = np.linspace(-1.0, 1.0, len(SPECIAL))
-    value, _ = mode(
-        lambda x: cg.embed_gradient(fx, arguments["gx"], x, fx_gx_manually_stopped=stopped),
-        [arguments["x"]],
-        np.ones_like(fx),
-    )
+LINE, ONES = np.linspace(-1.0, 1.0, len(SPECIAL)), np.ones_like(SPECIAL)
+INFINITE = np.array([np.inf, -np.inf, 2.0])
+
+
+def sevens(*shape):
+    return np.full(shape, 7.0)
+
+
+# fx, gx and x, and the axis; whether fx and gx are manually stopped; and dx for the upstream fx, if it is known.
+NUMBERS = {
+    "special gx": (LINE, SPECIAL, ONES, (), False, None),
+    "special x": (LINE, ONES, SPECIAL, (), True, None),
+    # The stop-gradient formula gives nan here, for the value and so for everything behind it.
+    "infinite x": (np.array([2.0, 3.0, 5.0]), np.array([0.0, 0.25, -3.0]), INFINITE, (), False, [0.0, 0.75, -15.0]),
+    "scalars": (sevens(), sevens(), sevens(), (), False, 49.0),
+    "empty": (sevens(0), sevens(0), sevens(0), (), False, sevens(0)),
+    "an empty matrix": (sevens(3, 0), sevens(3, 0), sevens(3, 0), (), False, sevens(3, 0)),
+    "an empty axis": (sevens(2), sevens(2, 0), sevens(2, 0), -1, False, sevens(2, 0)),
+    "a sum over an empty batch": (sevens(0, 3), sevens(0, 3), sevens(3), (), False, np.zeros(3)),
+}
+
+
+@pytest.mark.parametrize(("name", "mode"), pairs(NUMBERS, VJP_MODES, quick=4))
+def test_special_infinite_and_no_numbers(name, mode):
+    fx, gx, x, axis, stopped, expected = NUMBERS[name]
+    function = lambda x: cg.embed_gradient(fx, gx, x, axis, fx_gx_manually_stopped=stopped)  # noqa: E731
+    value, (dx,) = VJP_MODES[mode](function, [x], fx)
     np.testing.assert_array_equal(bits(value), bits(fx))
-
-
-def test_infinite_x_has_the_right_gradient(mode):
-    """The stop-gradient formula gives nan here, for the value and so for everything behind it."""
-    x = np.array([np.inf, -np.inf, 2.0])
-    fx, gx, dy = np.array([1.0, -1.0, 0.5]), np.array([0.0, 0.25, -3.0]), np.array([2.0, 3.0, 5.0])
-    value, (dx,) = mode(lambda x: cg.embed_gradient(fx, gx, x), [x], dy)
-    np.testing.assert_array_equal(value, fx)
-    np.testing.assert_array_equal(dx, dy * gx)
+    if expected is not None:
+        np.testing.assert_array_equal(dx, expected)
 
 
 def test_eager_result_shares_the_buffer_of_fx(dtype, rng):
@@ -87,22 +98,3 @@ def test_traced_result_shares_the_buffer_of_fx(rng):
     fx, h, dx = run(tf.constant(random_array(rng, [1000])), tf.constant(random_array(rng, [1000])))
     assert address(h) == address(fx)
     assert address(dx) != address(fx)
-
-
-# Shapes of fx, gx and x, and the axis.
-EMPTY = [
-    ((), (), (), ()),
-    ((0,), (0,), (0,), ()),
-    ((3, 0), (3, 0), (3, 0), ()),
-    ((2,), (2, 0), (2, 0), -1),
-    ((0, 3), (0, 3), (3,), ()),  # The sum over an empty batch is zero.
-]
-
-
-@pytest.mark.parametrize("shapes", EMPTY, ids=str)
-def test_empty_and_scalar_values(shapes, mode):
-    *shapes, axis = shapes
-    fx, gx, x = (np.full(shape, 7.0) for shape in shapes)
-    value, (dx,) = mode(lambda x: cg.embed_gradient(fx, gx, x, axis), [x], fx)
-    np.testing.assert_array_equal(value, fx)
-    np.testing.assert_array_equal(dx, np.full(x.shape, 49.0 if fx.size else 0.0))

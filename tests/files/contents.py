@@ -23,14 +23,8 @@ def upstream(shape, seed):
 # Functions of one Tensor
 
 
-@cg.custom_gradient
-def cosine(y):
-    return tf.cos(y), lambda dy: -2 * dy * tf.sin(y)
-
-
-@cg.custom_gradient
-def nested(y):
-    return 0.5 * y + 1, lambda dy: dy * cosine(y)
+cosine = cg.custom_gradient(lambda y: (tf.cos(y), lambda dy: -2 * dy * tf.sin(y)))
+nested = cg.custom_gradient(lambda y: (0.5 * y + 1, lambda dy: dy * cosine(y)))
 
 
 @cg.custom_gradient

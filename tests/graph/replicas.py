@@ -1,10 +1,8 @@
-"""Functions of the library with variables of a strategy: replicas.py STRATEGY TASKS prints what each task finds.
+"""Functions of the library with variables of a strategy, compared with NumPy: replicas.py STRATEGY.
 
-A task is a function and a mode. Logical devices are made before TensorFlow starts, so this needs a process of its own.
+Logical devices are made before TensorFlow starts, so this needs a process of its own.
 """
 
-import functools
-import json
 import socket
 import sys
 import warnings
@@ -15,7 +13,8 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-DY = np.array([1.0, 10.0])
+X, A, B, DY = np.array([1.0, 2.0]), np.array([2.0, 3.0]), np.array([5.0, 7.0]), np.array([1.0, 10.0])
+NONE = np.zeros(2)
 
 
 def mirrored():
@@ -32,9 +31,8 @@ def parameter_server():
         s.bind(("127.0.0.1", 0))
     addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in held]
     cluster = tf.train.ClusterSpec({"worker": addresses[:1], "ps": addresses[1:]})
-    tf.config.threading.set_inter_op_parallelism_threads(
-        4
-    )  # With one, as on one core, the servers wait for each other.
+    # With one thread, as on one core, the servers wait for each other.
+    tf.config.threading.set_inter_op_parallelism_threads(4)
     config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=4)
     servers = [tf.distribute.Server(cluster, job, 0, protocol="grpc", config=config) for job in ("worker", "ps")]
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, rpc_layer="grpc")
@@ -45,12 +43,11 @@ def parameter_server():
 
 def variables(strategy):
     with strategy.scope():
-        a = tf.Variable(tf.constant([2.0, 3.0], tf.float64), name="z")
-        return a, tf.Variable(tf.constant([5.0, 7.0], tf.float64), name="a")
+        return tf.Variable(A, name="z"), tf.Variable(B, name="a")
 
 
 def cases(a, b):
-    """Functions from x to gradients by x, a and b."""
+    """Functions of x with their gradients by x, a and b, and what makes a function of these gradients."""
 
     @cg.custom_gradient
     def linear(x):
@@ -84,40 +81,57 @@ def cases(a, b):
             x = tf.sin(x)
         return x * b
 
-    def second_order(x):
-        return first_order(lambda x: sum(first_order(product)(x)[:2]))(x)
+    def five_steps_by_hand(x):
+        step, slope = x * A, DY
+        for _ in range(5):
+            step, slope = np.sin(step), slope * np.cos(step)
+        return [slope * A * B, slope * x * B, DY * step]
+
+    def cond(x):
+        return tf.cond(x[0] > 1.5, lambda: linear(x), lambda: 1000.0 * x)
+
+    def while_loop(x):
+        return tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, linear(x)), (0, x))[1]
+
+    def by_the_rule(x):
+        return [7 * DY, 10 * DY, 100 * DY]
 
     return {
-        "captured": first_order(linear),
-        "passed": first_order(lambda x: passed(x, a)),
-        "cond": first_order(lambda x: tf.cond(x[0] > 1.5, lambda: linear(x), lambda: 1000.0 * x)),
-        "while_loop": first_order(
-            lambda x: tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, linear(x)), (0, x))[1]
+        "captured": (linear, by_the_rule),
+        "passed": (lambda x: passed(x, a), lambda x: [2 * DY * B, 3 * DY, 5 * DY]),
+        "cond": (cond, lambda x: by_the_rule(x) if x[0] > 1.5 else [1000 * DY, NONE, NONE]),
+        "while_loop": (while_loop, lambda x: [49 * DY, 80 * DY, 800 * DY]),
+        "second_order": (lambda x: sum(first_order(product)(x)[:2]), lambda x: [DY**2 * B, DY**2, DY**2 * x]),
+        "recompute_grad": (
+            cg.recompute_grad(lambda x: tf.sin(x * a) * b),
+            lambda x: [DY * np.cos(x * A) * A * B, DY * np.cos(x * A) * x * B, DY * np.sin(x * A)],
         ),
-        "second_order": second_order,
-        "recompute_grad": first_order(cg.recompute_grad(lambda x: tf.sin(x * a) * b)),
-        "memory": first_order(cg.recompute_grad(in_five_steps, memory="auto")),
-        "embed_gradient": first_order(lambda x: cg.embed_gradient(tf.round(a), x, a)),
-        "scan": first_order(lambda x: cg.scan(lambda carry, _: (carry * a, None), x, length=2)[0]),
-    }
+        "memory": (cg.recompute_grad(in_five_steps, memory="auto"), five_steps_by_hand),
+        "embed_gradient": (lambda x: cg.embed_gradient(tf.round(a), x, a), lambda x: [NONE, DY * x, NONE]),
+        "scan": (
+            lambda x: cg.scan(lambda carry, _: (carry * a, None), x, length=2)[0],
+            lambda x: [DY * A**2, DY * 2 * A * x, NONE],
+        ),
+    }, first_order
 
 
 def number_of_replica():
     return tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.float64) + 1.0
 
 
-def gradients(strategy, call, mode):
-    found = {}
-    for name, case in cases(*variables(strategy)).items():
-        replica = lambda case=case: case(tf.constant([1.0, 2.0], tf.float64) * number_of_replica())  # noqa: E731
+def check_gradients(strategy, call, trace):
+    functions, first_order = cases(*variables(strategy))
+    for name, (function, by_hand) in functions.items():
+        gradients = first_order(function)
+        replica = lambda gradients=gradients: gradients(tf.constant(X) * number_of_replica())  # noqa: E731
         run = tf.autograph.experimental.do_not_convert(lambda replica=replica: strategy.run(replica))
-        results = call(tf.function(run) if mode == "traced" else run)
-        by_source = [strategy.experimental_local_results(g) for g in results]
-        found[name] = [[np.asarray(g).tolist() for g in each] for each in zip(*by_source, strict=True)]
-    return found
+        by_source = [strategy.experimental_local_results(g) for g in call(trace(run))]
+        assert len(by_source[0]) == strategy.num_replicas_in_sync
+        for number, found in enumerate(zip(*by_source, strict=True)):
+            np.testing.assert_allclose(found, by_hand(X * (number + 1.0)), rtol=1e-13, err_msg=name)
 
 
-def outside_of_a_replica(strategy, call, mode):
+def check_outside_of_a_replica(strategy, trace):
     """In the scope of the strategy itself, where a mirrored variable has no handle."""
     v, w = variables(strategy)
 
@@ -132,13 +146,13 @@ def outside_of_a_replica(strategy, call, mode):
     passed_only = cg.custom_gradient(lambda x, v: (x * v, lambda dy: (4.0 * dy, None)))
 
     def run():
-        x = tf.constant([1.0, 2.0], tf.float64)
+        x = tf.constant(X)
         with strategy.scope(), tf.GradientTape(persistent=True) as tape:
             tape.watch(x)
             values = [passed_only(x, v), with_captured(x, v)]
         return values + [tape.gradient(value, x, output_gradients=tf.constant(DY)) for value in values]
 
-    return [t.numpy().tolist() for t in (tf.function(run) if mode == "traced" else run)()]
+    np.testing.assert_array_equal(trace(run)(), [[2.0, 6.0], [7.0, 13.0], [4.0, 40.0], [30.0, 420.0]])
 
 
 class Normalized(keras.layers.Layer):
@@ -158,15 +172,15 @@ def reduced(x):
     return tf.sin(x) * context.all_reduce(tf.distribute.ReduceOp.SUM, x * x)
 
 
-def merging(strategy, call, mode):
-    """What merges replicas: as it is, and where it would be recomputed, with the warnings."""
+def check_merging(strategy):
+    """What merges replicas is not recomputed, and a warning says so."""
     with strategy.scope():
         layers = [Normalized() for _ in range(2)]
         for layer in layers:
             layer.build([None, 2])
     functions = {
-        "all_reduce": (reduced, cg.recompute_grad(reduced)),
-        "batch normalization": (layers[0], cg.layers.Recompute(layers[1])),
+        "recompute_grad: 'reduced'": (reduced, cg.recompute_grad(reduced)),
+        "layers.Recompute: 'normalized_1'": (layers[0], cg.layers.Recompute(layers[1])),
     }
 
     def replica(function):
@@ -176,44 +190,32 @@ def merging(strategy, call, mode):
             y = function(x)
         return y, tape.gradient(y, x, tf.constant([[1.0, 10.0], [-3.0, 7.0]], tf.float64))
 
-    found = {}
     for name, pair in functions.items():
         results = []
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for function in pair:
                 run = tf.autograph.experimental.do_not_convert(lambda function=function: replica(function))
-                found_here = [strategy.experimental_local_results(each) for each in strategy.run(run)]
-                results.append([np.asarray(t).tolist() for each in found_here for t in each])
-        texts = {str(warning.message) for warning in caught if "recomputed" in str(warning.message)}
-        found[name] = [*results, sorted(texts)]
-    return found
+                found = [strategy.experimental_local_results(each) for each in strategy.run(run)]
+                results.append([t.numpy() for each in found for t in each])
+        np.testing.assert_allclose(*results, rtol=1e-12, err_msg=name)
+        assert {str(warning.message) for warning in caught if "recomputed" in str(warning.message)} == {
+            f"{name} is not recomputed, because it merges the replicas of a strategy, as an all_reduce or a "
+            "synchronized batch normalization does. TensorFlow does not trace that. Values and gradients are the same. "
+            "Merge outside of the function to save memory."
+        }
 
 
-def training(strategy, call, mode):
-    """The weights of a model after a few steps, plain and within a memory."""
-    found = []
-    for wrap in (lambda layer: layer, functools.partial(cg.layers.Recompute, memory="auto")):
-        keras.utils.set_random_seed(1)
-        layers = keras.layers
-        with strategy.scope():
-            blocks = [
-                layer
-                for seed in range(3)
-                for layer in (layers.Dense(8, "tanh"), layers.BatchNormalization(), layers.Dropout(0.3, seed=seed))
-            ]
-            model = keras.Sequential([keras.Input([4]), wrap(keras.Sequential(blocks)), layers.Dense(1)])
-            model.compile("sgd", "mse")
-        x = np.random.default_rng(1).normal(size=[24, 4]).astype(np.float32)
-        model.fit(x, x[:, :1], batch_size=8, epochs=2, shuffle=False, verbose=0)
-        found.append([weight.numpy().tolist() for weight in model.trainable_weights])
-    return found
-
-
-def main(name, *tasks):
+def main(name):
     warnings.simplefilter("error")
-    strategy = globals()[name]()
-    print(json.dumps({task: globals()[task.split()[0]](*strategy, task.split()[1]) for task in tasks}))
+    strategy, call = globals()[name]()
+    check_gradients(strategy, call, tf.function)
+    if name == "mirrored":
+        check_gradients(strategy, call, lambda run: run)
+        for trace in (tf.function, lambda run: run):
+            check_outside_of_a_replica(strategy, trace)
+        check_merging(strategy)
+    print("right")
 
 
 main(*sys.argv[1:])

@@ -1,9 +1,7 @@
 """The C program of examples/c_api, compiled and run: its output, and errors for unsupported gradients."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
 
 import tf_cg_ops as cg
 
@@ -11,53 +9,43 @@ from ..support import c_program
 from ..support.mode_table import fills
 from ..support.modes import assert_all_close
 from ..support.processes import run_script
-from ..support.without_python import CASES, DY, FAILURES, MODULE, embed, f64, gathering, log1pexp, several, spike
+from ..support.saved_models import proto_of
+from ..support.without_python import CASES, DY, FAILURES, MODULE, Case, X, embed, gathering, log1pexp, several, spike
 
 DY2 = np.array([3.0, -1.0, 0.5])
+# test_without_python.py has many more cases, without C.
+SAVED = [CASES[name] for name in ("embed", "rule", "vjp", "jvp", "recompute", "pass_through", "unrolled")]
 
 
 def run(*arguments, library=None):
     return c_program.run(library or f"{cg.sysconfig.get_library()},{cg.sysconfig.get_library_with_cc()}", *arguments)
 
 
-# In a SavedModel, where the ops are in functions. test_without_python.py has many more cases, without C.
-SAVED = {name: CASES[name] for name in ("embed", "rule", "vjp", "jvp", "recompute", "pass_through", "unrolled")}
-SAVED_FAILURES = {name: FAILURES[name][0] for name in ("untraceable", "while_loop")}
-
-
-@pytest.fixture(scope="module")
-def saved_model(tmp_path_factory):
-    """The folder, and the names of the tensors of each signature."""
-    folder = tmp_path_factory.mktemp("c_api") / "model"
-    MODULE.saved = {name: case.save() for name, case in {**SAVED, **SAVED_FAILURES}.items()}
-    tf.saved_model.save(MODULE, folder, signatures=MODULE.saved)
-    saved = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
-    signatures = saved.meta_graphs[0].signature_def
-    tensors = {
-        n: [next(iter(part.values())).name for part in (s.inputs, s.outputs)] for n, s in signatures.items() if s.inputs
-    }
-    return folder, tensors
-
-
 @fills("c_api", "embed_gradient", "custom_gradient", "custom_vjp", "custom_jvp", "recompute_grad", "grad_pass_through")
-@pytest.mark.parametrize("name", SAVED)
-def test_value_and_gradient_of_a_saved_model(saved_model, name):
-    folder, tensors = saved_model
-    found = run(folder, *tensors[name], *SAVED[name].inputs(), DY, library=cg.sysconfig.get_library())
+def test_a_saved_model(tmp_path):
+    """The ops are in functions. All cases are added up, so one call shows all of them."""
+    total, (loop, message) = (
+        Case(lambda x: sum(case.function(x) for case in SAVED), None),
+        FAILURES["while_loop"],
+    )
+    MODULE.saved = {"total": total.save(), "loop": loop.save()}
+    tf.saved_model.save(MODULE, tmp_path, signatures=MODULE.saved)
+    signatures = proto_of(tmp_path).meta_graphs[0].signature_def
+
+    def call(name, library=None):
+        parts = signatures[name].inputs, signatures[name].outputs
+        return run(tmp_path, *(next(iter(part.values())).name for part in parts), X, DY, library=library)
+
+    found = call("total", cg.sysconfig.get_library())
     assert not isinstance(found, str), found
-    assert_all_close(found.values(), SAVED[name].by_hand(), rtol=1e-12, atol=1e-12)
+    expected = [sum(each) for each in zip(*(case.by_hand() for case in SAVED), strict=True)]
+    assert_all_close(found.values(), expected, rtol=1e-12, atol=1e-12)
+    error = call("loop")
+    assert isinstance(error, str), f"numbers instead of an error: {error}"
+    assert "gradient: TF_SessionRun: " in error
+    assert message in error
 
 
-@pytest.mark.parametrize("name", SAVED_FAILURES)
-def test_unsupported_gradients_are_errors(saved_model, name):
-    folder, tensors = saved_model
-    found = run(folder, *tensors[name], *SAVED_FAILURES[name].inputs(), DY)
-    assert isinstance(found, str), f"numbers instead of an error: {found}"
-    assert "gradient: TF_SessionRun: " in found
-    assert FAILURES[name][1] in found
-
-
-X = np.array([0.5, -1.0, 2.0])
 TENS = 10.0 ** np.arange(6)
 
 
@@ -66,27 +54,19 @@ def many(*xs):
     return tf.add_n(xs), lambda dy: [(i + 1.0) * dy for i in range(len(xs))]
 
 
-# In the graph itself, with the expected gradient.
-IN_THE_GRAPH = {
+# In the graph itself: functions and their gradients.
+IN_THE_GRAPH = [
     # For more than eight inputs, TensorFlow keeps the edges of a node in another order.
-    "embed_six_pairs": (
-        lambda x: embed(tf.sign(x), [i + 1.0 for i in range(6)], [x * ten for ten in TENS]),
-        DY * 654321,
-    ),
-    "embed_where_the_value_overflows": (
-        lambda x: embed(tf.math.log(1.0 + tf.exp(1e3 * x)), f64([5.0, 7.0, 11.0]), x),
-        DY * [5.0, 7.0, 11.0],
-    ),
-    "rule": (gathering, 4 * DY * X),
-    "rule_six_inputs": (lambda x: many(*[x * ten for ten in TENS]), DY * 654321),
-    "rule_where_the_value_overflows": (
-        lambda x: log1pexp(1e3 * x),
-        1e3 * DY * (X > 0.0),
-    ),
-    "rule_one_of_several": (lambda x: several(x, x)[0], 3 * DY * X),
-    "barrier": (lambda x: cg.recompute_grad(tf.identity)(x), DY),
-    "none_and_embed": (lambda x: embed(x, 3.0, x) + embed(x, 0.0, tf.stop_gradient(x)), 3 * DY),
-}
+    (lambda x: embed(tf.sign(x), [i + 1.0 for i in range(6)], [x * ten for ten in TENS]), DY * 654321),
+    (lambda x: many(*[x * ten for ten in TENS]), DY * 654321),
+    # Their values overflow.
+    (lambda x: embed(tf.math.log(1.0 + tf.exp(1e3 * x)), np.array([5.0, 7.0, 11.0]), x), DY * [5.0, 7.0, 11.0]),
+    (lambda x: log1pexp(1e3 * x), 1e3 * DY * (X > 0.0)),
+    (gathering, 4 * DY * X),
+    (lambda x: several(x, x)[0], 3 * DY * X),
+    (cg.recompute_grad(tf.identity), DY),
+    (lambda x: embed(x, 3.0, x) + embed(x, 0.0, tf.stop_gradient(x)), 3 * DY),
+]
 
 
 def save_graph(function, path, shape=(3,)):
@@ -97,11 +77,15 @@ def save_graph(function, path, shape=(3,)):
     return path
 
 
-@pytest.mark.parametrize("name", IN_THE_GRAPH)
-def test_an_op_in_the_graph_itself(tmp_path, name):
-    function, expected = IN_THE_GRAPH[name]
-    found = run(save_graph(function, tmp_path / "graph.pb"), "x", "y:0", X, DY)
+def test_ops_in_the_graph_itself(tmp_path):
+    """The factors tell the functions apart."""
+
+    def weighted(x):
+        return sum((i + 1.0) * function(x) for i, (function, _) in enumerate(IN_THE_GRAPH))
+
+    found = run(save_graph(weighted, tmp_path / "graph.pb"), "x", "y:0", X, DY)
     assert not isinstance(found, str), found
+    expected = sum((i + 1.0) * gradient for i, (_, gradient) in enumerate(IN_THE_GRAPH))
     np.testing.assert_allclose(found["gradient"], expected, rtol=1e-9)
 
 

@@ -1,14 +1,17 @@
-"""`examples/multi_worker.py` under TensorFlow's strategies: each reaches the weights that NumPy computes."""
+"""Strategies: `examples/multi_worker.py` reaches the weights of plain TensorFlow, and functions get their variables."""
 
 import importlib.util
 import os
+import pathlib
 import shutil
 import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from ..support.processes import run_script
+from ..support.modes import tape_vjp
+from ..support.processes import run_python, run_script
 from ..support.sources import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -25,71 +28,57 @@ STRATEGIES = {
 
 
 @pytest.fixture(scope="module")
-def start():
-    """The example's first weights, its data and its numbers."""
+def example():
     spec = importlib.util.spec_from_file_location("multi_worker", EXAMPLES / "multi_worker.py")
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
-    network = example.SpikingNetwork()
-    batches = list(example.make_dataset().take(example.EXAMPLES // example.GLOBAL_BATCH).as_numpy_iterator())
-    return example, {v.name.partition(":")[0]: v.numpy() for v in network.trainable_variables}, batches
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def train_with_numpy(start):
-    """The weights and the losses of the epochs."""
-    example, weights, batches = start
-    losses = []
+def straight_through(value, surrogate):
+    """The value, with the gradient of the surrogate."""
+    return surrogate + tf.stop_gradient(value - surrogate)
+
+
+@pytest.fixture(scope="module")
+def trained(example):
+    """The weights and the losses of the epochs, with gradients of TensorFlow's own operations alone."""
+    network, losses = example.SpikingNetwork(), []
+
+    def loss(x, y):
+        hidden = x @ network.weights + network.bias
+        features = straight_through(tf.sign(hidden), tf.clip_by_value(hidden, -1.0, 1.0))
+        synapses = network.synapses
+        current = features @ straight_through(tf.round(4.0 * synapses) / 4.0, synapses + 0.0)
+        potential, count = tf.zeros_like(current), 0.0
+        for _ in range(example.TIME_STEPS):
+            potential = 0.5 * potential + current
+            above = potential - network.threshold
+            spikes = straight_through(tf.cast(above > 0.0, tf.float64), above / (1.0 + tf.abs(above)))
+            potential, count = potential - spikes, count + spikes
+        return tf.reduce_sum((count @ network.readout - y) ** 2) / example.GLOBAL_BATCH
+
+    batches = list(example.make_dataset().take(example.EXAMPLES // example.GLOBAL_BATCH))
     for _ in range(example.EPOCHS):
         epoch = []
-        for x, y in batches:
-            loss, gradients = loss_and_gradients(weights, x, y, example)
-            epoch.append(loss)
-            weights = {name: weights[name] - example.LEARNING_RATE * gradients[name] for name in weights}
+        for batch in batches:
+            value, gradients = tape_vjp(lambda *_, batch=batch: loss(*batch), network.trainable_variables, None)
+            epoch.append(value)
+            for variable, gradient in zip(network.trainable_variables, gradients, strict=True):
+                variable.assign_sub(example.LEARNING_RATE * gradient)
         losses.append(np.mean(epoch))
-    return weights, losses
+    return {v.name.partition(":")[0]: v.numpy() for v in network.trainable_variables}, losses
 
 
-def loss_and_gradients(w, x, y, example):
-    hidden = x @ w["weights"] + w["bias"]
-    features = np.sign(hidden)
-    quantised = np.round(4 * w["synapses"]) / 4
-    current = features @ quantised
-    potential, count, above = np.zeros_like(current), 0.0, []
-    for _ in range(example.TIME_STEPS):
-        potential = 0.5 * potential + current
-        above.append(potential - w["threshold"])
-        spikes = (above[-1] > 0).astype(np.float64)
-        potential, count = potential - spikes, count + spikes
-    error = count @ w["readout"] - y
-
-    upstream = 2 * error / example.GLOBAL_BATCH
-    d_count = upstream @ w["readout"].T
-    d_potential, d_current, d_threshold = np.zeros_like(current), np.zeros_like(current), 0.0
-    for a in reversed(above):
-        d_spikes = (d_count - d_potential) / (1 + np.abs(a)) ** 2
-        d_threshold = d_threshold - d_spikes.sum(0)
-        d_potential = d_potential + d_spikes
-        d_current = d_current + d_potential
-        d_potential = 0.5 * d_potential
-    d_hidden = d_current @ quantised.T * (np.abs(hidden) <= 1)
-    return np.sum(error**2) / example.GLOBAL_BATCH, {
-        "weights": x.T @ d_hidden,
-        "bias": d_hidden.sum(0),
-        "synapses": features.T @ d_current,
-        "threshold": d_threshold,
-        "readout": count.T @ upstream,
-    }
+def with_cells(strategy, *more):
+    """A strategy, with the cells of the support matrix that a test fills."""
+    mode, features = {"single": "traced"}.get(strategy, strategy), ("embed_gradient", "custom_gradient", *more)
+    return pytest.param(strategy, marks=[pytest.mark.mode_table(feature=f, mode=mode) for f in features])
 
 
-def cells(strategy):
-    """The cells in the table of modes that a strategy fills."""
-    mode = "traced" if strategy == "single" else strategy
-    return [pytest.mark.mode_table(feature=f, mode=mode) for f in ("embed_gradient", "custom_gradient")]
-
-
-@pytest.mark.parametrize("strategy", [pytest.param(strategy, marks=cells(strategy)) for strategy in STRATEGIES])
-def test_every_strategy_reaches_the_weights_of_numpy(strategy, start, tmp_path):
-    weights, losses = train_with_numpy(start)
+@pytest.mark.parametrize("strategy", [*map(with_cells, STRATEGIES)])
+def test_every_strategy_reaches_the_weights_without_the_library(strategy, trained, tmp_path):
+    weights, losses = trained
     output = tmp_path / "results.npz"
     arguments = [f"--strategy={strategy}", "--output", output, "--time-limit=60"]
     script = shutil.copy(EXAMPLES / "multi_worker.py", tmp_path)  # With no other file next to it.
@@ -104,6 +93,14 @@ def test_every_strategy_reaches_the_weights_of_numpy(strategy, start, tmp_path):
     assert first == STRATEGIES[strategy]
     assert epochs == [f"epoch {i + 1}/{len(losses)}: loss {loss:.6f}" for i, loss in enumerate(losses)]
     assert last == f"wrote {output}"
+
+
+@pytest.mark.parametrize(
+    "strategy", [with_cells(strategy, "recompute_grad", "cg.scan") for strategy in ("mirrored", "parameter_server")]
+)
+def test_variables_of_a_strategy(strategy, tmp_path):
+    program = pathlib.Path(__file__).with_name("replicas.py").read_text()
+    assert run_python(program, strategy, cwd=tmp_path).stdout.splitlines()[-1] == "right"
 
 
 # The code of each task, the seconds that they have, and the last line. One fails when both are there.
@@ -124,11 +121,11 @@ TASK = 'import json, os, signal, sys\ntask = json.loads(os.environ["TF_CONFIG"])
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_all_tasks_end_and_the_output_is_shown_and_the_status_is_not_zero_after(name, start, capsys, tmp_path):
+def test_all_tasks_end_and_the_output_is_shown_and_the_status_is_not_zero_after(name, example, capsys, tmp_path):
     code, seconds, last = FAILURES[name]
     os.mkfifo(tmp_path / "pipe")
     command = [sys.executable, "-c", f"{TASK}print('pid', os.getpid(), flush=True)\n{code}", str(tmp_path / "pipe")]
-    assert start[0].run_cluster(command, {"worker": 2}, (), time_limit=seconds) == 1
+    assert example.run_cluster(command, {"worker": 2}, (), time_limit=seconds) == 1
     shown = capsys.readouterr()
     pids = {int(line.split()[1]) for line in (shown.out + shown.err).splitlines() if line.startswith("pid ")}
     assert len(pids) == 2

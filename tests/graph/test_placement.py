@@ -1,7 +1,5 @@
 """The devices that the ops can run on, and the inputs that TensorFlow keeps on the host for them."""
 
-import pathlib
-
 import pytest
 import tensorflow as tf
 from tensorflow.python.framework import kernels  # Only a test may look inside.
@@ -39,11 +37,26 @@ def test_every_op_has_kernels_for_the_cpu_and_for_gpus_of_the_same_types(op):
     assert all(not kernel.host_memory_arg for kernel in on_cpu)
 
 
+TWO_DEVICES = """
+import tensorflow as tf
+import tf_cg_ops as cg
+(cpu,) = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+with tf.device("CPU:0"):
+    a = tf.Variable(2.0)
+with tf.device("CPU:1"):
+    b = tf.Variable(3.0)
+in_the_rule = cg.custom_gradient(lambda x: (1.0 * x, lambda dy: dy * a * b))
+for function in in_the_rule, cg.recompute_grad(lambda x: x * a * b):
+    run = tf.function(lambda x: (y := function(x), tf.gradients(y, x)[0]))
+    print(*(t.numpy() for t in run(tf.constant(5.0))))
+"""
+
+
 @pytest.mark.parametrize("keep", ["0", "1"])
 def test_a_rule_may_read_variables_of_several_devices(keep, tmp_path):
     """Also if the op stays in the graph, so that TensorFlow must place it."""
-    program = pathlib.Path(__file__).with_name("two_devices.py").read_text()
-    result = run_python(program, cwd=tmp_path, environment={"TF_CG_OPS_DISABLE_PASSES": keep})
+    result = run_python(TWO_DEVICES, cwd=tmp_path, environment={"TF_CG_OPS_DISABLE_PASSES": keep})
     assert result.stdout == "5.0 6.0\n30.0 6.0\n"
 
 

@@ -89,18 +89,12 @@ AROUND = {
 FUNCTIONS = {"embed_gradient": embedded, "custom_gradient": decorated, "two_results": two_results}
 CASES = [("embed_gradient", around) for around in AROUND]
 CASES += [(name, around) for name in ("custom_gradient", "two_results") for around in ("cond", "while_loop", "chain")]
-every_case = pytest.mark.parametrize(("name", "around"), CASES)
+# What a graph without a gradient has not.
+UNWANTED = OURS | {"PyFuncStateless", "Cos"}
 
 
 def around_function(name, around):
     return lambda x: AROUND[around][0](FUNCTIONS[name], x)
-
-
-def run_traced(name, around):
-    """The bits of the value, and how often something was computed for gradients."""
-    start_counting()
-    value = tf.function(around_function(name, around))(tf.constant(X))
-    return bits(value)[0].hex(), COUNTS["gx"]
 
 
 def in_a_process(function, folder, *arguments, disable="1"):
@@ -114,14 +108,37 @@ def in_a_process(function, folder, *arguments, disable="1"):
     return json.loads(run_python(code, *arguments, cwd=folder, environment=environment).stdout.splitlines()[-1])
 
 
+def in_one_thread():
+    """With an executor for which loops and conditionals stay functions: the value, and how often gx was computed."""
+    x, answers = tf.constant(X), {}
+    for around in ("cond", "switch_case", "while_loop", "cond_in_a_loop"):
+        start_counting()
+        with context.function_executor_type("SINGLE_THREADED_EXECUTOR"):
+            traced = tf.function(around_function("embed_gradient", around))
+            ops = traced.get_concrete_function(x).graph.get_operations()
+            (op,) = [op for op in ops if op.type.endswith(("If", "Case", "While"))]
+            assert "_lower_using_switch_merge" not in op.node_def.attr
+            answers[around] = [traced(x).numpy().tolist(), COUNTS["gx"]]
+    return answers
+
+
 def every_answer(folder):
-    answers = {f"{name} {around}": run_traced(name, around) for name, around in CASES}
-    return {**answers, "ops": sorted(ops_that_ran(pathlib.Path(folder), embedded, tf.constant(X)))}
+    answers = {
+        "in one thread": in_one_thread(),
+        "ops": [*ops_that_ran(pathlib.Path(folder), embedded, tf.constant(X))[1]],
+    }
+    for name, around in CASES:
+        start_counting()
+        value = tf.function(around_function(name, around))(tf.constant(X))
+        answers[f"{name} {around}"] = [bits(value)[0].hex(), COUNTS["gx"]]
+    return answers
 
 
 @pytest.fixture(scope="module")
 def without_the_pass(tmp_path_factory):
-    return in_a_process(every_answer, tmp_path_factory.mktemp("cwd"), tmp_path_factory.mktemp("summary"))
+    found = in_a_process(every_answer, tmp_path_factory.mktemp("cwd"), tmp_path_factory.mktemp("summary"))
+    assert {"CustomGradientEmbed", "PyFuncStateless", "Cos"} <= set(found["ops"])
+    return found
 
 
 def test_a_function_is_pruned_though_a_path_to_it_is_too_long_for_the_pass():
@@ -134,30 +151,21 @@ def test_a_function_is_pruned_though_a_path_to_it_is_too_long_for_the_pass():
     assert COUNTS["gx"] == 1
 
 
-@every_case
-def test_gx_is_computed_once_for_a_gradient_and_never_for_a_value(name, around, without_the_pass):
+@pytest.mark.parametrize(("name", "around"), CASES)
+def test_gx_is_computed_once_for_a_gradient_and_never_for_a_value(name, around, without_the_pass, tmp_path):
     wrapped, (_, times_without, times) = around_function(name, around), AROUND[around]
-    value, count = run_traced(name, around)
-    assert count == 0
+    start_counting()
+    value, ops = ops_that_ran(tmp_path, wrapped, tf.constant(X))
+    assert not COUNTS
+    assert not UNWANTED & set(ops)
     # Without the pass it is computed, and the value is the same, bit for bit.
-    assert without_the_pass[f"{name} {around}"] == [value, times_without]
+    assert without_the_pass[f"{name} {around}"] == [bits(value)[0].hex(), times_without]
     gradients = []
     for gradient in (tf.function(derivative(wrapped)), derivative(tf.function(wrapped))):
         start_counting()
         gradients.append(gradient(tf.constant(X)))
         assert COUNTS["gx"] == times
     np.testing.assert_allclose(*gradients, rtol=1e-15)
-
-
-@every_case
-def test_no_op_is_left(name, around, tmp_path):
-    ops = ops_that_ran(tmp_path, around_function(name, around), tf.constant(X))
-    assert not (OURS | {"PyFuncStateless", "Cos"}) & set(ops)
-
-
-def test_without_the_pass_the_ops_are_there(without_the_pass):
-    """Shows that the test above can fail."""
-    assert {"CustomGradientEmbed", "PyFuncStateless", "Cos"} <= set(without_the_pass["ops"])
 
 
 def test_the_variable_is_read_before_the_first_graph_and_not_again(monkeypatch):
@@ -169,25 +177,31 @@ def test_the_variable_is_read_before_the_first_graph_and_not_again(monkeypatch):
     assert not COUNTS
 
 
-def in_one_thread(*arounds):
-    """With an executor for which loops and conditionals stay functions."""
-    x, answers = tf.constant(X), {}
-    for around in arounds:
-        start_counting()
-        with context.function_executor_type("SINGLE_THREADED_EXECUTOR"):
-            traced = tf.function(around_function("embed_gradient", around))
-            ops = traced.get_concrete_function(x).graph.get_operations()
-            (op,) = [op for op in ops if op.type.endswith(("If", "Case", "While"))]
-            assert "_lower_using_switch_merge" not in op.node_def.attr
-            answers[around] = [traced(x).numpy().tolist(), COUNTS["gx"]]
-    return answers
+SAVED = [("embed_gradient", "cond"), ("embed_gradient", "nested_functions"), ("custom_gradient", "while_loop")]
 
 
-@pytest.mark.parametrize("disable", ["0", "1"])
-def test_loops_and_conditionals_that_stay_functions(disable, tmp_path):
-    arounds = ["cond", "switch_case", "while_loop", "cond_in_a_loop"]
-    for around, (value, count) in in_a_process(in_one_thread, tmp_path, *arounds, disable=disable).items():
-        assert count == (AROUND[around][1] if disable == "1" else 0)
+def ops_of_a_saved_model_and_in_one_thread(path, folder):
+    model = tf.saved_model.load(path)
+    ops = [[*ops_that_ran(pathlib.Path(folder, name), getattr(model, name), tf.constant(X))[1]] for name in "012"]
+    return ops, in_one_thread()
+
+
+def test_a_saved_model_in_a_fresh_process_and_loops_and_conditionals_that_stay_functions(without_the_pass, tmp_path):
+    """Python's functions are not there, so they would fail if they ran."""
+    model = tf.Module()
+    for i, (name, around) in enumerate(SAVED):
+        (tmp_path / f"{i}").mkdir()
+        signature = [tf.TensorSpec([3], tf.float64)]
+        setattr(model, f"{i}", tf.function(around_function(name, around), input_signature=signature))
+    tf.saved_model.save(model, tmp_path / "model")
+    program = ops_of_a_saved_model_and_in_one_thread
+    found, values = in_a_process(program, tmp_path, tmp_path / "model", tmp_path, disable="0")
+    for ops in found:
+        assert "Sin" in ops
+        assert not UNWANTED & set(ops)
+    for around, (value, count) in values.items():
+        assert count == 0
+        assert without_the_pass["in one thread"][around] == [value, AROUND[around][1]]
         np.testing.assert_allclose(value, AROUND[around][0](tf.sin, tf.constant(X)), rtol=1e-15)
 
 
@@ -209,7 +223,13 @@ def run_in_a_session(name, around, with_gradient):
         return value, COUNTS["gx"], set(ops_of(run_metadata))
 
 
-@pytest.mark.parametrize(("name", "around"), [case for case in CASES if case[1] not in ("map_fn", "switch_case")])
+# All control flow of TensorFlow 1, and some of TensorFlow 2, which is like that in a function.
+IN_A_SESSION = [(*case, False) for case in CASES if case[1] not in ("map_fn", "switch_case")]
+IN_A_SESSION += [("embed_gradient", around, True) for around in ("alone", "switch_case", "cond_in_a_loop")]
+IN_A_SESSION += [("two_results", "while_loop", True)]
+
+
+@pytest.mark.parametrize(("name", "around", "control_flow"), IN_A_SESSION, indirect=["control_flow"])
 def test_in_a_session(name, around, control_flow):
     _, times, times_with_gradient = AROUND[around]
     value, count, ops = run_in_a_session(name, around, with_gradient=False)
@@ -219,30 +239,9 @@ def test_in_a_session(name, around, control_flow):
         assert max(count, run_in_a_session(name, around, with_gradient=True)[1]) <= times
     else:
         assert count == 0
-        assert not (OURS | {"PyFuncStateless", "Cos"}) & ops
+        assert not UNWANTED & ops
         assert run_in_a_session(name, around, with_gradient=True)[1] == times_with_gradient
     np.testing.assert_allclose(value, around_function(name, around)(tf.constant(X)), rtol=1e-15)
-
-
-SAVED = [("embed_gradient", "cond"), ("embed_gradient", "nested_functions"), ("custom_gradient", "while_loop")]
-
-
-def ops_of_a_saved_model(path, folder):
-    model = tf.saved_model.load(path)
-    return [sorted(ops_that_ran(pathlib.Path(folder, name), getattr(model, name), tf.constant(X))) for name in "012"]
-
-
-def test_a_saved_model_in_a_fresh_process(tmp_path):
-    """Python's functions are not there, so they would fail if they ran."""
-    model = tf.Module()
-    for i, (name, around) in enumerate(SAVED):
-        (tmp_path / f"{i}").mkdir()
-        signature = [tf.TensorSpec([3], tf.float64)]
-        setattr(model, f"{i}", tf.function(around_function(name, around), input_signature=signature))
-    tf.saved_model.save(model, tmp_path / "model")
-    for ops in in_a_process(ops_of_a_saved_model, tmp_path, tmp_path / "model", tmp_path, disable="0"):
-        assert "Sin" in ops
-        assert not (OURS | {"PyFuncStateless", "Cos"}) & set(ops)
 
 
 def test_a_dataset():

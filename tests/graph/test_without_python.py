@@ -45,15 +45,11 @@ def test_the_gradient_is_the_custom_one(answers, name):
     assert_all_close(answers[name], CASES[name].by_hand(), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", FAILURES)
-def test_unsupported_gradients_are_errors(answers, name):
-    assert isinstance(answers[name], str), f"numbers instead of an error: {answers[name]}"
-    assert FAILURES[name][1] in answers[name]
-
-
-@pytest.mark.parametrize("name", BUILT_IN_FAILURES)
-def test_errors_without_a_custom_gradient_are_those_of_tensorflow(answers, name):
-    assert "tf_cg_ops" not in str(answers[name])
+def test_unsupported_gradients_are_errors_and_those_of_tensorflow_stay(answers):
+    for name, (_, message) in FAILURES.items():
+        assert message in str(answers[name])
+    for name in BUILT_IN_FAILURES:
+        assert "tf_cg_ops" not in str(answers[name])
 
 
 @pytest.mark.parametrize("name", LIMITS)

@@ -110,24 +110,17 @@ def test_sizes_that_xla_knows_by_a_bound_only(rng):
     np.testing.assert_allclose(dw, 7 * 9.0, rtol=1e-6)
 
 
-def huge_gradient(*shapes, out):
-    """The gradient by gx for operands that XLA makes itself. XLA reads their shapes when it compiles."""
+def test_more_products_than_can_be_counted_are_an_error_unless_there_are_none():
+    """As a TensorFlow shape they would abort the process. XLA reads the shapes of operands that it makes itself."""
 
     @jit
     def run(fx_shape, x_shape, out_shape):
         fx, x = tf.zeros(fx_shape, tf.half), tf.zeros(x_shape, tf.half)
         return library.custom_gradient_embed_grad(fx, x, out_shape, wrt="gx", all_axes=True)
 
-    return run(*(tf.constant(shape, tf.int64) for shape in (*shapes, out)))
-
-
-def test_more_products_than_can_be_counted_are_an_error():
-    """As a TensorFlow shape they would abort the process."""
+    shapes = [tf.constant(shape, tf.int64) for shape in ([2**32], [2**32], [1, 1])]
     with pytest.raises(tf.errors.InvalidArgumentError, match="the shapes must broadcast to at most"):
-        huge_gradient([2**32], [2**32], out=[1, 1])
-
-
-def test_no_products_of_huge_dimensions_are_zero():
-    """They must not become such a shape, either. TensorFlow multiplies its sizes from the left."""
-    out = huge_gradient([2**40], [2**40, 0], out=[1, 1, 1])
-    np.testing.assert_array_equal(out, np.zeros([1, 1, 1]))
+        run(*shapes)
+    # TensorFlow multiplies its sizes from the left.
+    none = run(*(tf.constant(shape, tf.int64) for shape in ([2**40], [2**40, 0], [1, 1, 1])))
+    np.testing.assert_array_equal(none, np.zeros([1, 1, 1]))

@@ -1,8 +1,8 @@
 """Every public function on KerasTensors, the symbolic inputs of functional models."""
 
 import collections
+import inspect
 import logging
-import re
 
 import keras
 import numpy as np
@@ -11,6 +11,7 @@ import tensorflow as tf
 import tf_keras
 
 import tf_cg_ops as cg
+from tf_cg_ops._src.keras import registration
 
 from ..support.keras_models import (
     DY,
@@ -19,6 +20,8 @@ from ..support.keras_models import (
     assert_equal,
     cube_root_like,
     deep_model,
+    derive_each,
+    layers_of,
     policy,
     recomputed,
     register,
@@ -86,63 +89,45 @@ def model_of(library, call, size=3, **options):
     return library.Model(x, call(x))
 
 
-def assert_same(found, expected):
-    for actual, wanted in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(actual, wanted)
-
-
 @pytest.mark.core
-@pytest.mark.mode_table(feature="name", mode="functional")
-@pytest.mark.mode_table(feature="name", mode="keras_files")
-@pytest.mark.parametrize("name", CALLS)
-def test_a_functional_model_has_value_and_gradient_of_the_function(name, library, tmp_path):
+@fills("functional", *CALLS)
+@fills("keras_files", *CALLS)
+def test_a_functional_model_has_value_and_gradient_of_the_functions(library, tmp_path):
     """Also when it is traced, saved and loaded, or cloned."""
-    model = model_of(library, CALLS[name])
-    expected = value_and_gradients(CALLS[name], UNITS)
-    assert (tuple(model.output.shape), model.output.dtype) == ((None, *expected[0].shape[1:]), "float32")
+    model = model_of(library, lambda x: [call(x) for call in CALLS.values()])
+    expected = derive_each(lambda x: [call(x) for call in CALLS.values()], UNITS)
     loaded = saved_and_loaded(library, model, tmp_path)
+    for output, (value, _) in zip(model.outputs, expected, strict=True):
+        assert (tuple(output.shape), output.dtype) == ((None, *value.shape[1:]), "float32")
     for each in (model, loaded, library.models.clone_model(model)):
-        assert_same(value_and_gradients(each, UNITS), expected)
-    assert_equal(value_and_gradients(tf.function(loaded), UNITS), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_the_summary_names_the_functions(library):
-    lines = []
-    deep_model(library).summary(line_length=160, print_fn=lambda line, **_: lines.append(line))
-    for name in ("embed_gradient", "stepped", "reverse_gradient", "tripled"):
-        assert re.search(rf"{name}_\d+ \(FunctionCall\)", "\n".join(lines))
+        for name, found, wanted in zip(CALLS, derive_each(each, UNITS), expected, strict=True):
+            assert_equal(found, wanted, 0, 0, err_msg=name)
+    for name, found, wanted in zip(CALLS, derive_each(tf.function(loaded), UNITS), expected, strict=True):
+        assert_equal(found, wanted, 1e-5, 1e-6, err_msg=name)
 
 
 @pytest.mark.core
 @fills("keras_jit", *IN_THE_DEEP_MODEL)
-@pytest.mark.parametrize("jit_compile", ["auto", True])
-def test_fitting_under_xla_is_gradient_descent_and_says_nothing(jit_compile, caplog, capfd):
-    model, other = deep_model(keras), deep_model(keras)
-    start = model.get_weights()
-    other.set_weights(start)
-    target = np.sign(UNITS[2:6])
+def test_fitting_under_xla_is_gradient_descent_and_says_nothing(caplog, capfd):
+    model, target = deep_model(keras), np.sign(UNITS[2:6])
+    start, dy = model.get_weights(), 2 * (model(FEATURES) - target) / target.size
+    _, _, _, *gradients = value_and_gradients(model, FEATURES, dy=dy)
     with caplog.at_level(logging.INFO, "absl"), caplog.at_level(logging.WARNING, "tensorflow"):
-        model.compile(keras.optimizers.SGD(0.0003), "mse", jit_compile=jit_compile)
-        model.fit(FEATURES, target, epochs=3, batch_size=4, shuffle=False, verbose=0)
+        model.compile(keras.optimizers.SGD(1.0), "mse", jit_compile=True)
+        model.fit(FEATURES, target, shuffle=False, verbose=0)
     # TensorFlow counts the traces of all models in a process together.
     assert not [record for record in caplog.records if "triggered tf.function retracing" not in record.getMessage()]
     assert "jit" not in capfd.readouterr().err.lower()
-    for _ in range(3):  # The same training in NumPy.
-        value = other(FEATURES).numpy()
-        _, _, _, *gradients = value_and_gradients(other, FEATURES, dy=2 * (value - target) / target.size)
-        for variable, gradient in zip(other.trainable_variables, gradients, strict=True):
-            variable.assign_sub(0.0003 * gradient)
-    for actual, expected, before in zip(model.get_weights(), other.get_weights(), start, strict=True):
-        way = np.max(np.abs(expected - before))  # The weights are rounded in each step.
-        tolerance = 0.02 * way + 2 * np.finfo(np.float32).eps * np.max(np.abs(before))
-        np.testing.assert_allclose(actual - before, expected - before, rtol=0, atol=tolerance)
-        assert tolerance < 0.1 * way
+    for before, after, gradient in zip(start, model.get_weights(), gradients, strict=True):
+        np.testing.assert_allclose(before - after, gradient, rtol=1e-4, atol=1e-6 * np.abs(after).max())
 
 
 @pytest.mark.core
 @fills("mixed_precision", *IN_THE_DEEP_MODEL)
-@pytest.mark.parametrize("name", ["mixed_float16", "mixed_bfloat16"])
-def test_mixed_precision_and_loss_scaling(name, library):
+@pytest.mark.parametrize(
+    ("library", "name"), [(keras, "mixed_float16"), (keras, "mixed_bfloat16"), (tf_keras, "mixed_float16")]
+)
+def test_mixed_precision_and_loss_scaling(library, name):
     with policy(library, name):
         model = deep_model(library)
         # Unlike a layer, a function casts nothing.
@@ -154,7 +139,7 @@ def test_mixed_precision_and_loss_scaling(name, library):
         optimizer = library.mixed_precision.LossScaleOptimizer(optimizer, initial_scale=8.0)
     model.compile(optimizer, "mse")
     start = [w.copy() for w in model.get_weights()]
-    model.fit(FEATURES, np.sign(UNITS[2:6]), epochs=2, verbose=0)
+    model.fit(FEATURES, np.sign(UNITS[2:6]), verbose=0)
     for w, s in zip(model.get_weights(), start, strict=True):
         assert np.isfinite(w).all()
         assert np.any(w != s)
@@ -176,14 +161,14 @@ WITH_VALUES = {
 }
 
 
-@pytest.mark.parametrize("kind", WITH_VALUES)
-def test_ragged_and_sparse_inputs(kind, library, tmp_path):
+@pytest.mark.parametrize(("library", "kind"), [(keras, "ragged"), (keras, "sparse"), (tf_keras, "ragged")])
+def test_ragged_and_sparse_inputs(library, kind, tmp_path):
     model = model_of(library, doubled_inside, None if kind == "ragged" else 3, **{kind: True})
     assert library is tf_keras or getattr(model.output, kind)
     dy = np.array([1.0, 10.0, -3.0], np.float32)
     for each in (model, saved_and_loaded(library, model, tmp_path)):
         found = value_and_gradients(lambda v, each=each: each(WITH_VALUES[kind](v)).values, X[0], dy=dy)
-        assert_same(found, [2 * X[0], 5 * dy])
+        assert_equal(found, [2 * X[0], 5 * dy], 0, 0)
 
 
 def test_a_model_in_a_model_on_another_shape(library):
@@ -197,11 +182,11 @@ def test_a_model_in_a_model_on_another_shape(library):
     np.testing.assert_allclose(library.Model(y, around(y))(steps), 2 * steps)
 
 
-def test_a_function_without_a_name_can_be_registered_under_one(library, tmp_path):
+def test_a_function_without_a_name_can_be_registered_under_one(tmp_path):
     function = cg.custom_gradient(lambda x: (2.0 * x, lambda dy: 3.0 * dy))
-    library.saving.register_keras_serializable("0", "tripled")(function)  # Sorts before "<".
-    loaded = saved_and_loaded(library, model_of(library, function), tmp_path)
-    assert_same(value_and_gradients(loaded), value_and_gradients(function))
+    keras.saving.register_keras_serializable("0", "tripled")(function)  # Sorts before "<".
+    loaded = saved_and_loaded(keras, model_of(keras, function), tmp_path)
+    assert_equal(value_and_gradients(loaded), value_and_gradients(function), 0, 0)
 
 
 @cg.custom_gradient
@@ -210,12 +195,9 @@ def unregistered(x):
 
 
 def test_a_function_that_is_not_registered_is_found_among_the_custom_objects(library, tmp_path):
-    with pytest.raises(
-        ValueError, match="must be registered with Keras before its model is loaded, got 'unregistered'"
-    ):
-        saved_and_loaded(library, model_of(library, unregistered), tmp_path)
+    model_of(library, unregistered).save(tmp_path / "model.keras")
     loaded = library.models.load_model(tmp_path / "model.keras", custom_objects={"unregistered": unregistered})
-    assert_same(value_and_gradients(loaded), value_and_gradients(unregistered))
+    assert_equal(value_and_gradients(loaded), value_and_gradients(unregistered), 0, 0)
 
 
 # Arguments beside KerasTensors
@@ -225,16 +207,10 @@ Pair = collections.namedtuple("Pair", ["a", "b"])
 
 @register
 @cg.custom_gradient
-def weighted(x, options=None, scale=1.0):
-    """The sum of the values in `options`, with gradients that are wrong on purpose."""
-    parts = tf.nest.flatten(options)
-    total = tf.add_n([tf.cast(tf.convert_to_tensor(part), tf.float32) + 0.0 * x for part in parts])
-
-    def grad_fn(dy):
-        gradients = [10.0 * dy if isinstance(part, tf.Tensor) and part.shape.rank == 2 else None for part in parts]
-        return 100.0 * dy, *gradients, *([None] if scale != 1.0 else [])
-
-    return x + total * scale, grad_fn
+def weighted(x, options):
+    """The sum of x and of two Tensors in `options`, with gradients that are wrong on purpose."""
+    a, b = tf.nest.flatten(options)
+    return x + a + b, lambda dy: (100.0 * dy, 10.0 * dy, 10.0 * dy)
 
 
 def test_gradients_of_what_is_in_containers(library):
@@ -299,12 +275,87 @@ def log1pexp(x):
     return keras.ops.log(1.0 + e), grad
 
 
-def test_a_function_of_keras_ops_has_its_gradient(tmp_path):
+def test_a_function_of_keras_ops_has_its_gradient():
     x = np.array([[0.0, 1.0, 80.0]], np.float32)
-    module = tf.Module()
-    module.f = tf.function(log1pexp, input_signature=[tf.TensorSpec([1, 3])])
-    tf.saved_model.save(module, tmp_path)
-    f = tf.saved_model.load(tmp_path).f
-    loop = tf.function(lambda x: tf.while_loop(lambda i, x: i < 1, lambda i, x: (i + 1, f(x)), (0, x))[1])
-    for run in [*(run(log1pexp) for run in RUNS.values()), f, loop, model_of(keras, log1pexp)]:
+    for run in (log1pexp, RUNS["jit"](log1pexp), model_of(keras, log1pexp)):
         assert_equal(value_and_gradients(run, x, dy=DY[:1]), [np.logaddexp(0, x), DY[:1] / (1 + np.exp(-x))])
+
+
+# Functions of TensorFlow and Keras can be loaded again, or saving them is an error.
+
+SAVED = {
+    "surrogate": lambda: cg.straight_through(tf.sign, "hard_tanh", slope=0.5),
+    "grad_pass_through": lambda: cg.grad_pass_through(tf.floor),
+    "nn": lambda: cg.straight_through(tf.nn.relu6),
+    "Keras": lambda: cg.straight_through(keras.ops.sign, "sigmoid"),
+}
+
+
+@register
+@cg.recompute_grad(memory=1.0)
+def within_a_memory(x):
+    return tf.sin(tf.tanh(x))
+
+
+SAVED["a registered function"] = lambda: within_a_memory
+
+
+def assert_come_back(library, functions, folder):
+    """The values and gradients of a model with layers or functions side by side, in a file and in a clone."""
+    x = library.Input((3,))
+    model = library.Model(x, [function(x) for function in functions])
+    expected = derive_each(model, dy=DY)
+    for again in (saved_and_loaded(library, model, folder), library.models.clone_model(model)):
+        for found, wanted in zip(derive_each(again, dy=DY), expected, strict=True):
+            assert_equal(found, wanted, 0, 0)
+    return expected
+
+
+def test_decorated_functions_of_tensorflow_come_back_from_a_file_and_in_a_clone(library, tmp_path):
+    functions = [make() for make in SAVED.values()]
+    found = assert_come_back(library, [*functions, *map(library.layers.Activation, functions)], tmp_path)
+    for each, function in zip(found, 2 * functions, strict=True):
+        assert_equal(each, value_and_gradients(function, dy=DY))
+
+
+def test_a_derivative_without_a_name_is_refused_when_it_is_saved():
+    activation = keras.layers.Activation(cg.straight_through(tf.sign, lambda x: tf.ones_like(x)))
+    with pytest.raises(
+        ValueError, match=r"^straight_through: Keras could not find this decorated tf\.sign again to load"
+    ):
+        activation.get_config()
+
+
+def tanh_slope(x):
+    return 1 - np.tanh(x) ** 2
+
+
+# The arguments of the layer, and the derivative if it is not that of the surrogate's function.
+ARGUMENTS = {
+    "tf.math": ([tf.math.rint], {}, np.ones_like),
+    "decorated": ([cg.straight_through(tf.floor, "sigmoid")], {}, np.ones_like),
+    "tanh": (["sign", keras.activations.tanh], {}, tanh_slope),
+    "the gelu of tf_keras": (["sign", tf_keras.activations.gelu], {}, None),
+    "tanh of TensorFlow": (["sign"], {"surrogate": tf.tanh}, tanh_slope),
+    "a derivative of Keras": ([keras.ops.sign], {"derivative": keras.ops.tanh}, np.tanh),
+}
+
+
+def test_the_layer_finds_its_functions_again(library, tmp_path):
+    make = layers_of(library).StraightThrough
+    layers = [make(*arguments, **options) for arguments, options, _ in ARGUMENTS.values()]
+    for name, (_, gradient) in zip(ARGUMENTS, assert_come_back(library, layers, tmp_path), strict=True):
+        derivative = ARGUMENTS[name][2]
+        if derivative is None:
+            assert np.all(gradient != DY)
+        else:
+            np.testing.assert_allclose(gradient, DY * derivative(X), rtol=1e-5, err_msg=name)
+
+
+def test_every_operation_of_keras_has_a_public_name():
+    """Otherwise it could be saved but not loaded."""
+    for module in (keras.ops, keras.activations, tf_keras.activations):
+        for name, function in vars(module).items():
+            if inspect.isfunction(function) and not name.startswith("_"):
+                config = registration.function_config(function)
+                assert registration.function_from_config(config) is function

@@ -1,6 +1,5 @@
 """The layers: values, gradients, numbers that change, and saving."""
 
-import copy
 import inspect
 import pickle
 
@@ -8,12 +7,15 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 import tf_cg_ops as cg
 
 from ..support.keras_models import (
     DY,
     X,
+    assert_equal,
+    derive_each,
     halves,
     layers_of,
     policy,
@@ -23,7 +25,8 @@ from ..support.keras_models import (
     tent,
     value_and_gradients,
 )
-from ..support.modes import RUNS, vjp
+from ..support.mode_table import fills
+from ..support.modes import vjp
 
 LOGISTIC = np.exp(-X) / (1 + np.exp(-X)) ** 2
 ROW_NORMS = np.linalg.norm(DY, axis=-1, keepdims=True)
@@ -59,31 +62,45 @@ LAYERS = {
 }
 
 
+def assert_pair(found, value, gradient, name=""):
+    np.testing.assert_allclose(found[0], value, rtol=1e-6, err_msg=name)
+    np.testing.assert_allclose(found[1], gradient, rtol=1e-5, err_msg=name)
+
+
 def assert_close(function, value, gradient):
-    found = value_and_gradients(function, dy=DY)
-    np.testing.assert_allclose(found[0], value, rtol=1e-6)
-    np.testing.assert_allclose(found[1], gradient, rtol=1e-5)
+    assert_pair(value_and_gradients(function, dy=DY), value, gradient)
+
+
+def assert_all_layers_close(function, names):
+    """For a function with the outputs of these layers."""
+    for name, found in zip(names, derive_each(function, dy=DY), strict=True):
+        assert_pair(found, *LAYERS[name][1:], name)
 
 
 @pytest.mark.core
-@pytest.mark.mode_table(feature="name", mode="eager")
-@pytest.mark.mode_table(feature="name", mode="traced")
-@pytest.mark.mode_table(feature="name", mode="jit")
-@pytest.mark.mode_table(feature="name", mode="functional")
-@pytest.mark.mode_table(feature="name", mode="keras_files")
-@pytest.mark.parametrize("name", LAYERS)
-def test_layers_in_every_mode_and_in_models_that_are_saved_loaded_and_cloned(name, library, tmp_path):
-    make, value, gradient = LAYERS[name]
-    layer = make(layers_of(library))
-    for mode, run in RUNS.items():
-        if (name, mode) != ("watch", "jit"):  # XLA cannot compile the check.
-            assert_close(run(layer), value, gradient)
+@fills("eager", *LAYERS)
+@fills("traced", *LAYERS)
+@fills("jit", *LAYERS)
+def test_layers_in_every_mode(library):
+    layers = {name: make(layers_of(library)) for name, (make, _, _) in LAYERS.items()}
+    assert_all_layers_close(lambda x: [layer(x) for layer in layers.values()], layers)
+    assert_all_layers_close(tf.function(lambda x: [layer(x) for layer in layers.values()]), layers)
+    del layers["watch"]  # XLA cannot compile the check.
+    compiled = tf.function(lambda x: [layer(x) for layer in layers.values()], jit_compile=True)
+    assert_all_layers_close(compiled, layers)
+
+
+@pytest.mark.core
+@fills("functional", *LAYERS)
+@fills("keras_files", *LAYERS)
+def test_layers_in_models_that_are_saved_loaded_and_cloned(library, tmp_path):
     x = library.Input([3])
-    model = library.Model(x, layer(x))
+    model = library.Model(x, [make(layers_of(library))(x) for make, _, _ in LAYERS.values()])
     loaded = saved_and_loaded(library, model, tmp_path)
     for each in (model, loaded, library.models.clone_model(model)):
-        assert_close(each, value, gradient)
-    assert loaded.layers[-1].get_config() == layer.get_config()
+        assert_all_layers_close(each, LAYERS)
+    configs = [{layer.name: layer.get_config() for layer in each.layers[1:]} for each in (loaded, model)]
+    assert configs[0] == configs[1]
 
 
 SUMS, JACOBIAN = DY[:, 0], np.stack([X, 3 * X])
@@ -101,18 +118,17 @@ EMBEDDINGS = {
 @pytest.mark.core
 @pytest.mark.mode_table(feature="name", mode="functional")
 @pytest.mark.mode_table(feature="name", mode="keras_files")
-@pytest.mark.parametrize("name", EMBEDDINGS)
-def test_the_embedding_layer(name, library, tmp_path):
+@pytest.mark.parametrize(
+    ("library", "name"), [*((keras, name) for name in EMBEDDINGS), (tf_keras, "embedding, rows, as a list")]
+)
+def test_the_embedding_layer(library, name, tmp_path):
     axis, fx, gx, upstream, expected = EMBEDDINGS[name]
     inputs = [library.Input(batch_shape=array.shape) for array in (fx, gx, X)]
     model = library.Model(inputs, layers_of(library).EmbedGradient(axis=axis)(inputs))
     assert tuple(model.output.shape) == fx.shape
     for each in (model, saved_and_loaded(library, model, tmp_path)):
-        value, gradient = value_and_gradients(
-            lambda x, each=each: each([tf.constant(fx), tf.constant(gx), x]), dy=upstream
-        )
-        np.testing.assert_array_equal(value, fx)
-        np.testing.assert_allclose(gradient, expected, rtol=1e-6)
+        found = value_and_gradients(lambda x, each=each: each([tf.constant(fx), tf.constant(gx), x]), dy=upstream)
+        assert_equal(found, [fx, expected], 1e-6, 0)
 
 
 def test_the_embedding_layer_with_lists_and_manual_stopping(library):
@@ -135,14 +151,9 @@ def test_masks_pass_through(library):
     np.testing.assert_allclose(model(steps), model(steps[:, :2]), rtol=1e-6)
 
 
-def test_copies_of_layers_and_functions(library):
-    make, value, gradient = LAYERS["sign"]
-    assert_close(copy.deepcopy(make(layers_of(library))), value, gradient)
-    assert copy.deepcopy(steep) is steep
-
-
 def test_mixed_precision(library):
-    for make, _, gradient in LAYERS.values():
+    for name in ("scale", "clip by norm", "heaviside", "watch"):
+        make, _, gradient = LAYERS[name]
         with policy(library, "mixed_float16"):
             value, found = value_and_gradients(make(layers_of(library)), dy=DY)
         assert (value.dtype.name, found.dtype.name) == ("float16", "float32")
@@ -183,29 +194,24 @@ def test_doc_and_pickle_of_a_layer_class(library):
 
 # Numbers
 
-# The layer, its argument, the attribute that changes it, and the gradient for a number.
+
+def clipped(limit):
+    return np.clip(DY, -limit, limit)
+
+
+# The Keras, the layer, the attribute that changes it, its start, and the gradient for a number.
 CHANGES = {
-    "reversal": ("ReverseGradient", "factor", "factor", lambda f: -f * DY),
-    "scale": ("ScaleGradient", "factor", "factor", lambda f: f * DY),
-    "clip": ("ClipGradient", "value", "limit", lambda f: np.clip(DY, -f, f)),
+    "a number": (keras, "ReverseGradient", "factor", 2.0, lambda f: -f * DY),
+    "an array": (tf_keras, "ReverseGradient", "factor", np.array([2.0, 3.0, 4.0], np.float32), lambda f: -f * DY),
+    "a variable": (keras, "ScaleGradient", "factor", tf.Variable(2.0, trainable=False), lambda f: f * DY),
+    "a variable of Keras": (keras, "ClipGradient", "limit", keras.Variable(2.0, trainable=False), clipped),
 }
 
 
-NUMBERS = {
-    "a number": lambda: 2.0,
-    "an array": lambda: np.array([2.0, 3.0, 4.0], np.float32),
-    "a variable": lambda: tf.Variable(2.0, trainable=False),
-    "a variable of Keras": lambda: keras.Variable(2.0, trainable=False),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [("reversal", "a number"), ("reversal", "an array"), ("scale", "a variable"), ("clip", "a variable of Keras")],
-)
-def test_a_number_changes_without_a_new_trace_and_is_saved_with_the_weights(name, kind, library, tmp_path):
-    layer, argument, attribute, expected = CHANGES[name]
-    number, x, traces = NUMBERS[kind](), library.Input([3]), []
+@pytest.mark.parametrize("kind", CHANGES)
+def test_a_number_changes_without_a_new_trace_and_is_saved_with_the_weights(kind, tmp_path):
+    library, layer, attribute, number, expected = CHANGES[kind]
+    argument, x, traces = {"limit": "value"}.get(attribute, attribute), library.Input([3]), []
     model = library.Model(x, getattr(layers_of(library), layer)(**{argument: number})(x))
 
     @tf.function
@@ -242,13 +248,12 @@ def test_a_factor_may_come_with_each_call(library, tmp_path):
     assert_close(lambda x: scale(x, factor=tf.constant(3.0)), X, 3 * DY)
 
 
-@pytest.mark.parametrize("make", [float, tf.Variable])
-def test_limits_are_not_rounded_to_16_bits(make, library):
+def test_limits_are_not_rounded_to_16_bits(library):
     """With a scaled loss they can exceed the range of float16."""
-    limit = 5e4 * 2**0.5 if make is float else make(5e4 * 2**0.5, trainable=False)
-    layer = layers_of(library).ClipGradient(norm=limit, dtype="mixed_float16")
-    _, gradient = value_and_gradients(layer, np.zeros([2], np.float16), dy=[6e4, 6e4])
-    np.testing.assert_allclose(gradient.astype(float), 5e4, rtol=2e-3)
+    for limit in (5e4 * 2**0.5, tf.Variable(5e4 * 2**0.5, trainable=False)):
+        layer = layers_of(library).ClipGradient(norm=limit, dtype="mixed_float16")
+        _, gradient = value_and_gradients(layer, np.zeros([2], np.float16), dy=[6e4, 6e4])
+        np.testing.assert_allclose(gradient.astype(float), 5e4, rtol=2e-3)
 
 
 def test_numbers_are_kept_in_the_precision_of_the_layer(library):

@@ -3,8 +3,10 @@
 import pathlib
 import re
 
+import keras
 import numpy as np
 import pytest
+import tf_keras
 
 from ..support.keras_models import (
     UNITS,
@@ -76,8 +78,8 @@ def test_a_fresh_process_has_value_and_gradients_of_saved_and_exported_models(li
 
 
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file:UserWarning")
-@pytest.mark.parametrize("file", ["model.h5"])
-def test_the_old_formats(file, library, tmp_path):
+@pytest.mark.parametrize(("library", "file"), [(keras, "model.h5"), (tf_keras, "model.h5"), (tf_keras, "saved_model")])
+def test_the_old_formats(library, file, tmp_path):
     model = everything(library)
     model.save(tmp_path / file)
     loaded = library.models.load_model(tmp_path / file)
@@ -92,15 +94,24 @@ def test_importing_the_library_imports_no_keras_beside_the_one_that_tensorflow_i
     assert run("imports.py", cwd=tmp_path, TF_USE_LEGACY_KERAS=legacy).stdout.split() == loaded_by_tensorflow
 
 
+# Derivatives of pointwise functions.
+CLUSTERS = """
+from tests.support.modes import MODES, assert_orders
+from tests.support.pointwise import DY, POINTWISE, X
+
+for name in ("stopped", "given", "custom_gradient", "recompute_grad"):
+    assert_orders(MODES["traced"](POINTWISE[name].function, X, DY), POINTWISE[name].orders(X, DY))
+"""
+
+
 def test_clusters_that_tensorflow_makes_by_itself(tmp_path):
     """XLA writes down what it compiles, each instruction with the op that it comes from."""
-    run(
-        "clusters.py",
-        cwd=tmp_path,
-        PYTHONPATH=str(ROOT),
-        TF_XLA_FLAGS="--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit --tf_xla_min_cluster_size=1",
-        XLA_FLAGS=f"--xla_dump_to={tmp_path / 'dump'} --xla_dump_hlo_as_text",
-    )
+    environment = {
+        "PYTHONPATH": str(ROOT),
+        "TF_XLA_FLAGS": "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit --tf_xla_min_cluster_size=1",
+        "XLA_FLAGS": f"--xla_dump_to={tmp_path / 'dump'} --xla_dump_hlo_as_text",
+    }
+    run_python(CLUSTERS, cwd=tmp_path, environment=environment)
     compiled = set()
     for path in (tmp_path / "dump").glob("*before_optimizations.txt"):
         compiled.update(re.findall(r'op_type="(CustomGradient\w+)"', path.read_text()))

@@ -12,6 +12,7 @@ import numpy as np
 
 from build_ops import compiler
 
+from ..support.reference import widen
 from ..support.sources import ROOT
 from ..support.tensors import assert_gradient_close
 
@@ -91,43 +92,26 @@ class Fenced:
 
     def __init__(self, size):
         page = mmap.PAGESIZE
-        self._inside = -(-max(size, 1) // page) * page
-        self._map = mmap.mmap(-1, self._inside + 2 * page)
-        self._bytes = np.frombuffer(self._map, np.uint8)
+        inside = -(-max(size, 1) // page) * page
+        self._map = mmap.mmap(-1, inside + 2 * page)
+        everything = np.frombuffer(self._map, np.uint8)
+        self.bytes = everything[page : page + inside]
         libc = ctypes.CDLL(None, use_errno=True)
         libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-        start = self._bytes.ctypes.data
-        for fence in (start, start + page + self._inside):
+        start = everything.ctypes.data
+        for fence in (start, start + page + inside):
             if libc.mprotect(fence, page, 0):
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
     def at_start(self, shape, dtype, offset=0):
         """An array that begins `offset` elements after the first fence."""
-        return self._view(mmap.PAGESIZE + offset * np.dtype(dtype).itemsize, shape, dtype)
+        start, size = (int(count) * np.dtype(dtype).itemsize for count in (offset, np.prod(shape)))
+        assert start + size <= self.bytes.size
+        return self.bytes[start : start + size].view(dtype).reshape(shape)
 
     def at_end(self, shape, dtype, offset=0):
         """An array that ends `offset` elements before the second fence."""
-        size = (int(np.prod(shape)) + offset) * np.dtype(dtype).itemsize
-        return self._view(mmap.PAGESIZE + self._inside - size, shape, dtype)
-
-    def fill(self, byte):
-        """Fills all of the memory."""
-        self._bytes[mmap.PAGESIZE : mmap.PAGESIZE + self._inside] = byte
-
-    def count(self, byte):
-        """The number of bytes with this value."""
-        return int(np.count_nonzero(self._bytes[mmap.PAGESIZE : mmap.PAGESIZE + self._inside] == byte))
-
-    @property
-    def size(self):
-        """The bytes between the fences."""
-        return self._inside
-
-    def _view(self, start, shape, dtype):
-        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        assert start >= mmap.PAGESIZE
-        assert start + size <= mmap.PAGESIZE + self._inside
-        return self._bytes[start : start + size].view(dtype).reshape(shape)
+        return self.at_start(shape, dtype, self.bytes.size // np.dtype(dtype).itemsize - int(np.prod(shape)) - offset)
 
 
 UNTOUCHED = 0xA5
@@ -164,13 +148,9 @@ FORMS = {
 }
 
 
-def wide(array):
-    return array.astype(np.complex128 if np.iscomplexobj(array) else np.float64)
-
-
 def expected(lhs, rhs, shape, wrt):
     """The gradient, and the sum of the absolute values of its terms."""
-    lhs, rhs = wide(lhs), wide(rhs)
+    lhs, rhs = widen(lhs), widen(rhs)
     product = lhs * (rhs if wrt == "fx" else np.conj(rhs))
     # If both are broadcast, each element of out is the whole sum.
     joint = np.broadcast_shapes(product.shape, shape)
@@ -196,11 +176,11 @@ def within_fences(contract, memory, given, out_shape, dtype, place, offsets, wrt
         for block, shape, offset in zip(memory, (*map(np.shape, given), out_shape), offsets, strict=True)
     )
     lhs[...], rhs[...] = given
-    memory[2].fill(UNTOUCHED)
-    before = memory[2].size - out.nbytes
+    memory[2].bytes[:] = UNTOUCHED
+    before = memory[2].bytes.size - out.nbytes
     contract(lhs, rhs, out, wrt)
-    written = int(np.count_nonzero(np.ascontiguousarray(out).view(np.uint8) == UNTOUCHED))
-    assert memory[2].count(UNTOUCHED) - written == before
+    written = np.count_nonzero(np.ascontiguousarray(out).view(np.uint8) == UNTOUCHED)
+    assert np.count_nonzero(memory[2].bytes == UNTOUCHED) - written == before
     check(out, *given, wrt, dtype)
     np.testing.assert_array_equal(lhs.view(np.uint8), given[0].view(np.uint8))
     np.testing.assert_array_equal(rhs.view(np.uint8), given[1].view(np.uint8))

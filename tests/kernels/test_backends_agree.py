@@ -14,30 +14,33 @@ from ..support.modes import built_in_function
 from ..support.tensors import DTYPES
 from . import contraction, emulated_cuda
 
-# Each operand is a power of two or a sum of some, so that the exact sum is known.
-EPSILON = 2.0**-12
-SUMS = {
-    "cancelling": ([1 + EPSILON, 1 + 2 * EPSILON], [1 + EPSILON, -1.0], 2.0**-24),
-    "overflowing_products": ([2.0**100, 2.0**100], [2.0**100, -(2.0**100)], 0.0),
-    "overflowing_sum": ([2.0**127, 2.0**127], [1.0, 1.0], np.inf),
-    "subnormal_products": ([2.0**-75] * 1024, [2.0**-60] * 1024, 2.0**-125),
-}
-HALF_SUMS = {
-    "cancelling": ([1 + 2.0**-6, 1 + 2.0**-5], [1 + 2.0**-6, -1.0], 2.0**-12),
-    "overflowing_products": ([2.0**10, 2.0**10], [2.0**10, -(2.0**10)], 0.0),
-    "overflowing_sum": ([2.0**15, 2.0**15], [1.0, 1.0], np.inf),
-    "subnormal_products": ([2.0**-10] * 1024, [2.0**-10] * 1024, 2.0**-10),
-}
-BFLOAT16_SUMS = {
-    "cancelling": ([1 + 2.0**-6, 1 + 2.0**-5], [1 + 2.0**-6, -1.0], 2.0**-12),
-    # Its products are summed in float32, and have its range.
-    "overflowing_products": ([2.0**100, 2.0**100], [2.0**100, -(2.0**100)], np.nan),
-    "overflowing_sum": ([2.0**127, 2.0**127], [1.0, 1.0], np.inf),
-}
-DOUBLE_SUMS = {
-    "cancelling": ([1 + EPSILON, 1 + 2 * EPSILON], [1 + EPSILON, -1.0], 2.0**-24),
-    # Has no wider type.
-    "overflowing_products": ([2.0**1000, 2.0**1000], [2.0**1000, -(2.0**1000)], np.nan),
+
+def sums(bits, large, of_large, largest=None, small=None):
+    """Operands and the exact sum: each operand is a power of two, or a sum of some.
+
+    The products of `large` numbers overflow, and so does a sum of two of the `largest`; products of `small` are subnormal.
+    """
+    epsilon = 2.0**-bits
+    found = {
+        "cancelling": ([1 + epsilon, 1 + 2 * epsilon], [1 + epsilon, -1.0], epsilon**2),
+        "overflowing_products": ([large, large], [large, -large], of_large),
+    }
+    if largest:
+        found["overflowing_sum"] = ([largest, largest], [1.0, 1.0], np.inf)
+    if small:
+        found["subnormal_products"] = ([small[0]] * 1024, [small[1]] * 1024, 1024 * small[0] * small[1])
+    return found
+
+
+SINGLE = sums(12, 2.0**100, 0.0, 2.0**127, (2.0**-75, 2.0**-60))
+DOUBLE = sums(12, 2.0**1000, np.nan)  # Has no wider type.
+CASES = {
+    tf.float16: sums(6, 2.0**10, 0.0, 2.0**15, (2.0**-10, 2.0**-10)),
+    tf.bfloat16: sums(6, 2.0**100, np.nan, 2.0**127),  # Its products are summed in float32, and have its range.
+    tf.float32: SINGLE,
+    tf.float64: DOUBLE,
+    tf.complex64: SINGLE,
+    tf.complex128: DOUBLE,
 }
 # For every type.
 SPECIAL = {
@@ -48,14 +51,6 @@ SPECIAL = {
     "zeros_of_both_signs": ([-0.0, 0.0], [1.0, 1.0], 0.0),
     "nothing": ([], [], 0.0),
     "of_large_and_small_ones": ([1.0, 3.0, -1.0, -3.0, 0.5], [1.0] * 5, 0.5),
-}
-CASES = {
-    tf.float16: HALF_SUMS,
-    tf.bfloat16: BFLOAT16_SUMS,
-    tf.float32: SUMS,
-    tf.float64: DOUBLE_SUMS,
-    tf.complex64: SUMS,
-    tf.complex128: DOUBLE_SUMS,
 }
 
 

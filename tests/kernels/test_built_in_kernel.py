@@ -14,6 +14,7 @@ import tensorflow as tf
 from tf_cg_ops._src.core import library
 from tf_cg_ops._src.ops import composed
 
+from ..embed_gradient.test_shape_table import ROWS
 from ..support import reference
 from ..support.modes import built_in_session
 from ..support.tensors import DTYPES, assert_gradient_close, bits, random_array
@@ -21,22 +22,6 @@ from ..support.tensors import DTYPES, assert_gradient_close, bits, random_array
 tf1 = tf.compat.v1
 ROLES = ("fx", "gx", "x")
 TIME_LIMIT = tf1.RunOptions(timeout_in_ms=60_000)
-
-
-def random_shapes(rng):
-    """Shapes of fx, gx and x that fit, and the axis; about every third case has a dimension of size 0."""
-    rank = int(rng.integers(0, 5))
-    joint = rng.choice([0, 1, 2, 3, 5] if rng.random() < 0.4 else [1, 2, 3, 5], rank)
-    axis = [i for i in range(rank) if rng.random() < 0.4]
-    shapes = {"fx": [size for i, size in enumerate(joint) if i not in axis]}
-    # A dimension that x does not have comes from gx, and the other way round.
-    from_x = rng.random(rank) < 0.6
-    shapes["x"] = [int(size) if from_x[i] else 1 for i, size in enumerate(joint)]
-    in_gx = [not from_x[i] or rng.random() < 0.5 for i in range(rank)]
-    shapes["gx"] = [int(size) if in_gx[i] else 1 for i, size in enumerate(joint)]
-    if all(from_x[i] for i in axis) and axis and rng.random() < 0.5:
-        shapes["gx"] = [size for i, size in enumerate(shapes["gx"]) if i not in axis]
-    return shapes, axis
 
 
 class Calls:
@@ -77,13 +62,10 @@ def by_composition(request, device):
     """Runs calls of the op as composed operations, given how to add the calls."""
 
     def run(add_calls):
-        if request.param == "by Python":
-            calls = Calls(device, composed.embed_grad)
-            add_calls(calls)
-            return calls.by_the_usual_kernel()
-        calls = Calls(device)
+        is_python = request.param == "by Python"
+        calls = Calls(device, composed.embed_grad if is_python else library.custom_gradient_embed_grad)
         add_calls(calls)
-        return calls.by_built_in_ops()
+        return calls.by_the_usual_kernel() if is_python else calls.by_built_in_ops()
 
     return run
 
@@ -94,31 +76,19 @@ def by_the_usual_kernel(add_calls):
     return calls.by_the_usual_kernel()
 
 
-def test_random_shapes_give_what_the_usual_kernel_gives(by_composition, dtype, rng):
-    """As many calls as shapes; each dtype has its own."""
-    about = []
-    for i in range(24):
-        shapes, axis = random_shapes(rng)
-        wrt = ROLES[i % 3]
-        arrays = {role: random_array(rng, shape, dtype) for role, shape in shapes.items()}
-        about.append((wrt, *(arrays[role] for role in ROLES if role != wrt), shapes, axis))
+def test_every_form_gives_what_the_usual_kernel_gives(by_composition, dtype, rng):
+    """The dtypes differentiate by one operand each, in turn."""
+    given = [{role: random_array(rng, getattr(row, role), dtype) for role in ROLES} for row in ROWS]
 
     def add(calls):
-        for wrt, lhs, rhs, shapes, axis in about:
-            calls.add(lhs, rhs, shapes[wrt], wrt, axis=axis)
+        for i, (row, arrays) in enumerate(zip(ROWS, given, strict=True), DTYPES.index(dtype)):
+            operands = [array for role, array in arrays.items() if role != ROLES[i % 3]]
+            axis = {"all_axes": True} if row.axis is None else {"axis": np.ravel(row.axis).astype(int).tolist()}
+            calls.add(*operands, arrays[ROLES[i % 3]].shape, ROLES[i % 3], **axis)
 
-    summed = broadcast = empty = 0
-    for actual, expected, (wrt, lhs, rhs, shapes, axis) in zip(
-        by_composition(add), by_the_usual_kernel(add), about, strict=True
-    ):
+    for actual, expected in zip(by_composition(add), by_the_usual_kernel(add), strict=True):
         assert actual.dtype == dtype.as_numpy_dtype
         assert_gradient_close(actual, reference.widen(expected), dtype, scale=20.0)
-        if wrt == "x":
-            assert_gradient_close(actual, reference.vjp(lhs, rhs, shapes["x"], axis), dtype, scale=20.0)
-        summed += lhs.size > actual.size > 0
-        broadcast += actual.size > max(lhs.size, rhs.size)
-        empty += actual.size == 0
-    assert min(summed, broadcast, empty) > 0, "the random shapes leave something out"
 
 
 def test_products_that_are_not_summed_have_the_same_bits(device, dtype, rng):
@@ -189,25 +159,6 @@ def test_a_shape_that_int32_cannot_hold_is_refused_with_a_message(zero_x):
         "CustomGradientEmbedGrad: without CUDA kernels, dimensions on a GPU must be at most 2147483647, got shape "
         "[2147483648]. Build the library with CUDA, or compute on the CPU."
     ) in caught.value.message
-
-
-def test_the_kernel_runs_built_in_operations_of_tensorflow(rng):
-    """Only with that label: otherwise this file would test the CPU kernel."""
-
-    def operations(session):
-        metadata = tf1.RunMetadata()
-        options = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE)
-        session.run(calls.outputs, calls.feeds, options, metadata)
-        nodes = [node for device in metadata.step_stats.dev_stats for node in device.node_stats]
-        return {node.timeline_label.split(" = ")[-1].split("(")[0] for node in nodes}
-
-    calls = Calls()
-    calls.add(random_array(rng, [3, 2], tf.complex64), random_array(rng, [3, 2], tf.complex64), [2])
-    inside = {"Mul", "Sum", "Cast", "Conj"}
-    with built_in_session(calls.graph) as session:
-        assert inside <= operations(session)
-    with tf1.Session(graph=calls.graph) as session:
-        assert not inside & operations(session)
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,10 @@ def program(tmp_path_factory):
     return build_emulated(tmp_path_factory.mktemp("program"))
 
 
-def run(program, *arguments, **environment):
-    return subprocess.run([program, *arguments], capture_output=True, text=True, env={**os.environ, **environment})
+def run(program, *arguments, settings=""):
+    """`settings`: of the emulated GPU, such as "CAPABILITY=75"."""
+    emulated = dict(f"EMULATED_CUDA_{setting}".split("=") for setting in settings.split())
+    return subprocess.run([program, *arguments], capture_output=True, text=True, env={**os.environ, **emulated})
 
 
 @pytest.mark.parametrize(
@@ -61,11 +63,7 @@ FAULTS = {
     "a tail that nothing computes": ("threadIdx.x < scalars", "threadIdx.x < scalars && threadIdx.x < head", "same"),
     "a vector written where columns end": ("if (columns.Has(i)) Write<T, I>", "Write<T, I>", "sum of columns"),
     "a segment that ends too early": ("kSegment - lane)", "kSegment - lane - 1)", "[n, 1001] * [1001]"),
-    "sums that stay with other threads": (
-        "shared[threadIdx.x * kSize + i]",
-        "shared[threadIdx.x + i * kThreads]",
-        "sum of rows",
-    ),
+    "sums of others": ("shared[threadIdx.x * kSize + i]", "shared[threadIdx.x + i * kThreads]", "sum of rows"),
     "products rounded before they are added": (
         "static_cast<double>(lhs), static_cast<double>(rhs), sum",
         "static_cast<double>(lhs * rhs), 1.0, sum",
@@ -92,63 +90,51 @@ def test_the_program_finds_injected_faults(fault, tmp_path):
     assert re.search(r"results checked, [1-9]\d* wrong\.$", result.stdout, re.MULTILINE)
 
 
-def test_the_program_reports_a_missing_gpu_and_wrong_arguments(program):
-    no_gpu = run(program, EMULATED_CUDA_DEVICES="0")
-    assert (no_gpu.returncode, no_gpu.stdout) == (2, "")
-    assert no_gpu.stderr == "cuda_check: the driver finds no GPU.\n"
-    wrong = run(program, "--fast")
-    assert wrong.returncode == 2
-    assert wrong.stderr.startswith("cuda_check: unknown argument --fast. Pass --quick ")
-    nothing = run(program, "--quick", "--only", "no such case", "--dtype", "float32")
-    assert nothing.returncode == 2
-    assert nothing.stderr == "cuda_check: no case has 'no such case' in its name and the dtype 'float32'.\n"
-
-
 def test_one_type_is_checked_or_timed(program):
-    checked = run(program, "--quick", "--only", "scalar", "--dtype", "float64")
-    assert checked.returncode == 0
-    assert re.findall(r"^checked (\w+)", checked.stdout, re.MULTILINE) == ["float64"]
-    assert set(re.findall(r"^\| .* \| (\w+) \| 1 \|", checked.stdout, re.MULTILINE)) == {"float64"}
-    timed = run(program, "--quick", "--only", "scalar", "--times")
-    assert timed.returncode == 0
-    assert "\n0 results checked, 0 wrong." in timed.stdout
-    assert "| float16 |" in timed.stdout
+    checked = run(program, "--quick", "--only", "scalar", "--dtype", "float64").stdout
+    assert re.findall(r"^checked (\w+)", checked, re.MULTILINE) == ["float64"]
+    assert set(re.findall(r"^\| .* \| (\w+) \| 1 \|", checked, re.MULTILINE)) == {"float64"}
+    timed = run(program, "--quick", "--only", "scalar", "--times").stdout
+    assert "\n0 results checked, 0 wrong." in timed
+    assert "| float16 |" in timed
 
 
 ANOTHER_GPU = "GPU 0 has compute capability {}, but the library has code for 7.5, 8.0, 9.0, and newer"
+# Settings of the emulated GPU, and why the kernels cannot run there. The library has code for 7.5, 8.0 and 9.0, and code that
+# a driver can translate for all later GPUs, unless it is older than nvcc.
+GPUS = {
+    "CAPABILITY=75": "",
+    "CAPABILITY=120": "",
+    "CAPABILITY=80 INTEGRATED=1": "",
+    "CAPABILITY=87 INTEGRATED=1": ANOTHER_GPU.format("8.7"),
+    "CAPABILITY=70": ANOTHER_GPU.format("7.0"),
+    "DRIVER=14000": "",
+    "DRIVER=13000": "",
+    "DRIVER=13000 CAPABILITY=120": "GPU 0 needs a driver for CUDA 13.1 or newer, which translates code for it, but the "
+    "driver is for CUDA 13.0",
+    "DRIVER=12090": "the driver is for CUDA 12.9, but the library was built with nvcc 13.1 and needs a driver for CUDA 13 "
+    "or newer",
+    "DRIVER=0": "there is no NVIDIA driver",
+}
 
 
-@pytest.mark.parametrize(
-    ("settings", "why"),
-    [
-        ({}, ""),
-        # The library has code for 7.5, 8.0 and 9.0, and code that a driver can translate for all later GPUs.
-        ({"CAPABILITY": "75"}, ""),
-        ({"CAPABILITY": "89"}, ""),
-        ({"CAPABILITY": "120"}, ""),
-        ({"CAPABILITY": "80", "INTEGRATED": "1"}, ""),
-        ({"CAPABILITY": "87", "INTEGRATED": "1"}, ANOTHER_GPU.format("8.7")),
-        ({"CAPABILITY": "70"}, ANOTHER_GPU.format("7.0")),
-        ({"DRIVER": "14000"}, ""),
-        # A driver of the same major version runs code for its GPUs, but cannot translate code from a newer nvcc.
-        ({"DRIVER": "13000"}, ""),
-        (
-            {"DRIVER": "13000", "CAPABILITY": "120"},
-            "GPU 0 needs a driver for CUDA 13.1 or newer, which translates code for it, but the driver is for CUDA 13.0",
-        ),
-        (
-            {"DRIVER": "12090"},
-            "the driver is for CUDA 12.9, but the library was built with nvcc 13.1 and needs a driver for CUDA 13 or newer",
-        ),
-        ({"DRIVER": "0"}, "there is no NVIDIA driver"),
-    ],
-    ids=str,
-)
-def test_kernels_run_where_the_driver_and_every_gpu_can_run_them(program, settings, why):
-    settings = {f"EMULATED_CUDA_{name}": value for name, value in settings.items()}
-    result = run(program, "--quick", "--only", "scalar", "--dtype", "float32", **settings)
-    assert result.returncode == (2 if why else 0)
-    assert result.stderr == (f"cuda_check: the kernels cannot run here: {why}.\n" if why else "")
+def test_kernels_run_where_the_driver_and_every_gpu_can_run_them(program):
+    for settings, why in GPUS.items():
+        result = run(program, "--quick", "--only", "scalar", "--dtype", "float32", settings=settings)
+        assert result.returncode == (2 if why else 0)
+        assert result.stderr == (f"cuda_check: the kernels cannot run here: {why}.\n" if why else "")
+
+
+def test_the_program_reports_a_missing_gpu_and_wrong_arguments(program):
+    for arguments, settings, error in (
+        ([], "DEVICES=0", "the driver finds no GPU.\n"),
+        (["--fast"], "", "unknown argument --fast. Pass --quick "),
+        (["--quick", "--only", "x", "--dtype", "half"], "", "no case has 'x' in its name and the dtype 'half'.\n"),
+    ):
+        result = run(program, *arguments, settings=settings)
+        assert result.returncode == 2
+        assert settings == "" or result.stdout == ""
+        assert result.stderr.startswith(f"cuda_check: {error}")
 
 
 @pytest.mark.slow
@@ -165,14 +151,6 @@ def test_nvcc_compiles_it_without_warnings(tmp_path):
         assert (result.returncode, result.stderr) == (2, "cuda_check: the driver finds no GPU.\n")
 
 
-def find_cuobjdump():
-    """Finds it where pip installed it with the extra `test`, or in the toolkit."""
-    installed = pathlib.Path(sysconfig.get_path("purelib")) / "nvidia/cu13/bin/cuobjdump"
-    found = installed if installed.exists() else shutil.which("cuobjdump")
-    assert found, "expected cuobjdump: pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"
-    return pathlib.Path(found)
-
-
 @pytest.fixture(scope="module", params=["sm_90", "sm_100"])
 def kernels(request):
     """The instructions of each kernel of the library, for the H200 and the B200, as (address, opcode and operands).
@@ -185,7 +163,10 @@ def kernels(request):
     toolkit, _ = cuda.find_toolkit()
     if toolkit and int(request.param.removeprefix("sm_")) not in toolkit.architectures:
         pytest.skip(f"nvcc {toolkit.version} has no {request.param}")
-    cuobjdump = find_cuobjdump()
+    installed = pathlib.Path(sysconfig.get_path("purelib")) / "nvidia/cu13/bin/cuobjdump"  # With the extra `test`.
+    found = installed if installed.exists() else shutil.which("cuobjdump")
+    assert found, "expected cuobjdump: pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"
+    cuobjdump = pathlib.Path(found)
     # It calls nvdisasm, which is installed beside it.
     environment = {**os.environ, "PATH": f"{cuobjdump.parent}{os.pathsep}{os.environ['PATH']}"}
     command = [cuobjdump, "-sass", "-arch", request.param, cg.sysconfig.get_library()]
@@ -223,61 +204,58 @@ UNROLL = 4
 # vectors of 16 bytes, and for single elements of 4 and of 2 bytes.
 VECTOR, FLOAT, HALF = 370, 93, 46
 
-# The most instructions of a warp for one vector or element: proportionally fewer for kernels that move less memory.
-BUDGETS = {
+TYPES = ("Half", "BFloat16", "float", "double", "complex<float>", "complex<double>")
+# The kernels with a loop over vectors, and the instructions of a warp for one: fewer for kernels that move less memory.
+VECTORS = {
     "MultiplyFlatKernel<{}, true>": VECTOR,
     "MultiplyFlatKernel<{}, false>": VECTOR * 2 // 3,
     "MultiplyRowsKernel<{}, true>": VECTOR,
     "MultiplyRowsKernel<{}, false>": VECTOR * 2 // 3,
+    **{
+        f"{kernel}<{{0}}, VectorReader<{{0}}, {both}, {has_one_loop}>>": VECTOR * 2 // 3
+        if both == "true"
+        else VECTOR // 3
+        for kernel in ("SumRowsKernel", "SumColumnsKernel")
+        for both in ("true", "false")
+        for has_one_loop in ("true", "false")
+    },
 }
-for kernel in ("SumRowsKernel", "SumColumnsKernel"):
-    for has_one_loop in ("true", "false"):
-        BUDGETS[f"{kernel}<{{0}}, VectorReader<{{0}}, true, {has_one_loop}>>"] = VECTOR * 2 // 3
-        BUDGETS[f"{kernel}<{{0}}, VectorReader<{{0}}, false, {has_one_loop}>>"] = VECTOR // 3
-    BUDGETS[f"{kernel}<{{0}}, ScalarReader<{{0}}, unsigned int>>"] = VECTOR * 2 // 3
-TYPES = ("Half", "BFloat16", "float", "double", "complex<float>", "complex<double>")
 
 
-@pytest.mark.parametrize("kernel", BUDGETS)
-def test_the_loop_over_vectors_keeps_the_budget(kernels, kernel):
-    """A trip of the loop has several vectors."""
+def budgets(kernels):
+    """For each kernel the instructions of a warp for one vector or product, and the most that it may have."""
     for dtype in TYPES:
-        # An element of 16 bytes is always a vector.
-        if dtype == "complex<double>" and "ScalarReader" in kernel:
-            continue
-        instructions, _ = hot_loop(kernels[kernel.format(dtype)])
-        assert instructions / (1 if "ScalarReader" in kernel else UNROLL) <= BUDGETS[kernel], dtype
+        for name, budget in VECTORS.items():
+            yield name.format(dtype), hot_loop(kernels[name.format(dtype)])[0] / UNROLL, budget
+        # Elements of 16 bytes are always vectors.
+        for kernel in ("SumRowsKernel", "SumColumnsKernel") if dtype != "complex<double>" else ():
+            name = f"{kernel}<{dtype}, ScalarReader<{dtype}, unsigned int>>"
+            yield name, hot_loop(kernels[name])[0], VECTOR * 2 // 3
+    for dtype, budget in (("float", FLOAT), ("Half", HALF), ("BFloat16", HALF), ("double", 2 * FLOAT)):
+        name = f"MultiplyScalarKernel<{dtype}, unsigned int>"
+        yield name, hot_loop(kernels[name])[0] / UNROLL, budget
+    # No thread of these runs an instruction twice, so that its product takes at most all of them.
+    for dtype, size, budget in (("float", 4, FLOAT), ("Half", 8, HALF), ("BFloat16", 8, HALF)):
+        # A row of 1,001 leaves some threads of its last segment without an element.
+        name = f"MultiplySegmentsKernel<{dtype}, true>"
+        yield name, len(kernels[name]) / (2 * size * 1001 / 1024), budget
+        # For rows of 32, each thread reads four vectors.
+        name = f"SumRowsKernel<{dtype}, VectorReader<{dtype}, true, true>>"
+        yield name, len(kernels[name]) / (4 * size), budget * 2 / 3
+    # For comparison: a kernel written only for float4, with 32-bit indices, has 88 instructions for one vector.
+    yield "the plain product", len(kernels["MultiplyFlatKernel<float, true>"]), 2 * 88
 
 
-@pytest.mark.parametrize(
-    ("dtype", "budget"), [("float", FLOAT), ("Half", HALF), ("BFloat16", HALF), ("double", 2 * FLOAT)]
-)
-def test_single_elements_keep_the_budget(kernels, dtype, budget):
-    instructions, loads = hot_loop(kernels[f"MultiplyScalarKernel<{dtype}, unsigned int>"])
-    assert loads == 2 * UNROLL
-    assert instructions / UNROLL <= budget
-
-
-@pytest.mark.parametrize(("dtype", "size", "budget"), [("float", 4, FLOAT), ("Half", 8, HALF), ("BFloat16", 8, HALF)])
-def test_kernels_for_short_rows_keep_the_budget_as_a_whole(kernels, dtype, size, budget):
-    """No thread runs an instruction twice, so that its product takes at most all of them."""
-    # A row of 1,001 leaves some threads of its last segment without an element.
-    products = (8 if dtype == "float" else 16) * 1001 / 1024
-    assert len(kernels[f"MultiplySegmentsKernel<{dtype}, true>"]) / products <= budget
-    # For rows of 32, each thread reads four vectors.
-    assert len(kernels[f"SumRowsKernel<{dtype}, VectorReader<{dtype}, true, true>>"]) / (4 * size) <= budget * 2 / 3
+def test_kernels_keep_their_budgets(kernels):
+    assert [row for row in budgets(kernels) if row[1] > row[2]] == []
 
 
 def test_vectors_are_read_at_once(kernels):
     """So the loops above are the ones that read operands, and they are complete."""
     for dtype in TYPES:
-        names = [
-            f"{name}<{dtype}, VectorReader<{dtype}, true, true>>" for name in ("SumRowsKernel", "SumColumnsKernel")
-        ]
-        for name in (f"MultiplyFlatKernel<{dtype}, true>", *names):
+        reader = f"<{dtype}, VectorReader<{dtype}, true, true>>"
+        names = [f"MultiplyFlatKernel<{dtype}, true>", f"SumRowsKernel{reader}", f"SumColumnsKernel{reader}"]
+        # Elements of 16 bytes are always vectors.
+        names += [f"MultiplyScalarKernel<{dtype}, unsigned int>"] * (dtype in ("float", "Half", "BFloat16", "double"))
+        for name in names:
             assert hot_loop(kernels[name])[1] == 2 * UNROLL
-
-
-def test_the_plain_product_is_as_short_as_one_written_by_hand(kernels):
-    """For comparison: a kernel written only for float4, with 32-bit indices, has 88 instructions for one vector."""
-    assert len(kernels["MultiplyFlatKernel<float, true>"]) <= 2 * 88

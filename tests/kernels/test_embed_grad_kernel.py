@@ -8,20 +8,11 @@ import tensorflow as tf
 
 from tf_cg_ops._src.core import library
 
-from ..support.reference import widen
-from ..support.tensors import address, assert_gradient_close, random_array
+from ..support.tensors import address, random_array
 
 
 def contract(lhs, rhs, shape, wrt="x", **attributes):
     return library.custom_gradient_embed_grad(lhs, rhs, tf.constant(shape, tf.int64), wrt=wrt, **attributes)
-
-
-def test_elementwise_products(device, dtype, rng):
-    for n in (0, 1, 17, 100_003):  # The last is more than one thread takes; test_contraction.py has every length.
-        a, b = random_array(rng, [n], dtype), random_array(rng, [n], dtype)
-        assert_gradient_close(contract(a, b, [n], "x"), widen(a) * np.conj(widen(b)), dtype)
-        assert_gradient_close(contract(a, b, [n], "fx"), widen(a) * widen(b), dtype)
-        assert_gradient_close(contract(a, b, [n], "gx"), widen(a) * np.conj(widen(b)), dtype)
 
 
 @pytest.mark.parametrize("reused", [0, 1])

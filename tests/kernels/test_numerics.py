@@ -1,8 +1,4 @@
-"""Mixed precision, determinism, checked numerics and random seeds."""
-
-import contextlib
-import json
-import pathlib
+"""Mixed precision, determinism and random seeds."""
 
 import numpy as np
 import pytest
@@ -14,29 +10,19 @@ from ..support.keras_models import data, sign_layer
 from ..support.processes import run_python
 from ..support.sources import ROOT
 
-
-@pytest.fixture
-def keras(library):
-    """Keras 3 and Keras 2; restores the policy afterwards."""
-    yield library
-    library.mixed_precision.set_global_policy("float32")
-
-
-POLICIES = {
-    # The policy, the dtype of its computations, and the tolerances of gradients and of 32 training steps against float64.
-    "mixed_float16": (tf.float16, 1e-3),
-    "mixed_bfloat16": (tf.bfloat16, 8e-3),
-}
+# The policy, the dtype of its computations, and a unit in its last place.
+POLICIES = {"mixed_float16": (tf.float16, 1e-3), "mixed_bfloat16": (tf.bfloat16, 8e-3)}
 
 
 @pytest.mark.mode_table(feature="embed_gradient", mode="mixed_precision")
 @pytest.mark.mode_table(feature="custom_gradient", mode="mixed_precision")
 @pytest.mark.parametrize("policy", POLICIES)
-def test_gradients_in_mixed_precision(policy, keras):
+def test_gradients_in_mixed_precision(policy, library):
     """The layer alone, for a non-uniform upstream: its gradients are float32, like its weights."""
-    keras.mixed_precision.set_global_policy(policy)
+    library.mixed_precision.set_global_policy(policy)
     compute_dtype, rtol = POLICIES[policy]
-    layer = sign_layer(keras)
+    layer = sign_layer(library)
+    library.mixed_precision.set_global_policy("float32")
     x = tf.cast(data()[0][:4], compute_dtype)
     layer.build(x.shape)
     dy = np.array([[1.0], [10.0], [-3.0], [0.5]])
@@ -56,32 +42,33 @@ def test_gradients_in_mixed_precision(policy, keras):
         np.testing.assert_allclose(actual, expected, rtol=0, atol=4 * rtol * np.max(np.abs(expected)))
 
 
-DETERMINISM = pathlib.Path(__file__).with_name("deterministic_training.py").read_text()
+SUMS = """
+import hashlib
+import sys
+import tensorflow as tf
+import tf_cg_ops as cg
+
+tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
+tf.config.experimental.enable_op_determinism()
+tf.random.set_seed(7)
+
+@tf.function
+def gradient(fx, gx, x, axis):
+    return tf.gradients(cg.embed_gradient(fx, gx, x, axis=axis), x, fx)[0]
+
+for shape, out, axis in (((3_000_001,), [], ()), ((3001, 700), [700], ()), ((700, 3001), [700, 1], ()), ((700,), [9, 700], 0)):
+    fx, gx = tf.random.normal([2, *shape])
+    found = {gradient(fx, gx, tf.zeros(out), axis).numpy().tobytes() for _ in range(3)}
+    print(*(hashlib.sha256(numbers).hexdigest() for numbers in found))
+"""
 
 
-def test_sums_and_training_are_equal_bit_by_bit_run_after_run_and_with_more_threads(tmp_path):
+def test_sums_are_equal_bit_by_bit_run_after_run_and_with_more_threads(tmp_path):
     one, many = (
-        run_python(DETERMINISM, threads, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)}).stdout.split()
-        for threads in (1, 8)
+        run_python(SUMS, threads, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)}).stdout for threads in (1, 8)
     )
-    assert len(one) == 1
+    assert len(one.split()) == 4
     assert one == many
-
-
-CHECKED_NUMERICS = pathlib.Path(__file__).with_name("checked_numerics.py").read_text()
-
-
-def test_checked_numerics_report_the_op_where_a_bad_number_comes_up(tmp_path):
-    result = run_python(CHECKED_NUMERICS, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
-    names = ["CustomGradientEmbedGrad", "Mul", "CustomGradientEmbedGrad", "node mul/CheckNumericsV2"]
-    for found, name in zip(json.loads(result.stdout.splitlines()[-1]), names, strict=True):
-        finite, infinite_x, unused, used = found
-        assert finite == [[1.0, 2.0], [10.0, 6.0]]
-        assert infinite_x == [[1.0, 2.0], [10.0, 6.0]]
-        # The value is finite even if gx is not.
-        assert unused == [[1.0, 2.0], [1.0, 2.0]]
-        assert "Detected Infinity or NaN in output 0" in used
-        assert name in used
 
 
 def square_by(decorator):
@@ -96,58 +83,33 @@ SQUARES = {
 }
 
 
-def draws(function, traced, with_gradient):
+def draws(function, traced):
     """Random numbers around a call: with the global seed, with an op's seed as well, and from a generator."""
     tf.random.set_seed(7)
     generator = tf.random.Generator.from_seed(3)
 
     def run(x):
         drawn = [tf.random.normal([2]), generator.normal([2])]
-        with tf.GradientTape() if with_gradient else contextlib.nullcontext() as tape:
-            if with_gradient:
-                tape.watch(x)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
             result = function(x)
-        if with_gradient:
-            result = tape.gradient(result, x, output_gradients=tf.constant([1.0, 10.0]))
-        return [*drawn, tf.random.normal([2]), tf.random.normal([2], seed=5), generator.normal([2])], result
+        drawn += [tf.random.normal([2]), tape.gradient(result, x, output_gradients=tf.constant([1.0, 10.0]))]
+        return [*drawn, tf.random.normal([2]), tf.random.normal([2], seed=5), generator.normal([2])]
 
-    drawn, result = (tf.function(run) if traced else run)(tf.constant([1.0, 2.0]))
-    np.testing.assert_array_equal(result, [2.0, 40.0] if with_gradient else [1.0, 4.0])
-    return np.stack(drawn)
+    return np.stack((tf.function(run) if traced else run)(tf.constant([1.0, 2.0])))
 
 
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
-@pytest.mark.parametrize("with_gradient", [False, True], ids=["value", "gradient"])
-def test_random_numbers_are_the_same_with_and_without_a_call(traced, with_gradient):
+def test_random_numbers_are_the_same_with_and_without_a_call(traced):
     """A graph counts the draws without their own seed, not its operations."""
-    plain = draws(tf.square, traced, with_gradient)
+    plain = draws(tf.square, traced)
     for name, function in SQUARES.items():
-        np.testing.assert_array_equal(draws(function, traced, with_gradient), plain, err_msg=name)
+        np.testing.assert_array_equal(draws(function, traced), plain, err_msg=name)
 
 
-def test_the_import_draws_nothing(tmp_path):
-    code = """
-import sys
-import tensorflow as tf
-
-def draw(between):
-    tf.random.set_seed(7)
-    first = tf.random.normal([2])
-    between()
-    return [*first.numpy(), *tf.random.normal([2]).numpy()]
-
-def load():
-    assert "tf_cg_ops" not in sys.modules
-    import tf_cg_ops
-
-assert draw(lambda: None) == draw(load) == draw(lambda: None)
-"""
-    run_python(code, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
-
-
-def noise_of_rules(decorator, seed):
+def noise_of_rules(seed):
     """The random numbers that two rules in one graph draw, and the numbers that the graph draws after them."""
-    function = decorator(lambda x: (x + 0.0, lambda dy: dy * tf.random.normal([3])))
+    function = cg.custom_gradient(lambda x: (x + 0.0, lambda dy: dy * tf.random.normal([3])))
 
     @tf.function
     def run(x):
@@ -160,10 +122,9 @@ def noise_of_rules(decorator, seed):
     return np.stack(run(tf.zeros([3])))
 
 
-@pytest.mark.parametrize("decorator", [cg.custom_gradient, tf.custom_gradient], ids=["cg", "tf"])
-def test_each_traced_grad_fn_draws_numbers_of_its_own(decorator):
+def test_each_traced_grad_fn_draws_numbers_of_its_own():
     """Two rules with the same noise would not be independent."""
-    noise = noise_of_rules(decorator, 7)
+    noise = noise_of_rules(7)
     assert not any(np.allclose(noise[i], noise[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
-    np.testing.assert_array_equal(noise, noise_of_rules(decorator, 7))
-    assert not np.allclose(noise, noise_of_rules(decorator, 8))
+    np.testing.assert_array_equal(noise, noise_of_rules(7))
+    assert not np.allclose(noise, noise_of_rules(8))

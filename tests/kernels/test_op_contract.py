@@ -31,35 +31,21 @@ OPS = [name for name in OPS if name not in (REFUSAL, TOKEN)]
 EVERY_DTYPE = [*DTYPES, tf.bool, tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64]
 
 
-def embed(fx, gx, x):
-    return library.custom_gradient_embed(fx, [gx], [x], fx_gx_manually_stopped=True)
-
-
-def embed_grad(lhs, rhs):
-    return library.custom_gradient_embed_grad(
-        lhs, rhs, tf.constant([3], tf.int64), wrt="x", fx_gx_manually_stopped=True
-    )
-
-
-def check_shape(x):
-    return library.custom_gradient_check_shape(x, tf.constant([2, 3], tf.int64), message="")
-
-
-def barrier(x, after):
-    return library.custom_gradient_barrier([x], [after])[0]
-
-
-@cg.custom_gradient
-def rule(x, y):
-    return x - y, lambda dy: (dy * y, dy + x)
-
-
+STOPPED = {"fx_gx_manually_stopped": True}
+rule = cg.custom_gradient(lambda x, y: (x - y, lambda dy: (dy * y, dy + x)))
+SIZES, SHAPE = np.array([3]), np.array([2, 3])
 # A call of each op with tensors of these shapes, to differentiate by each of them.
 CALLS = {
-    "CustomGradientBarrier": (barrier, [[2, 3], [3]]),
-    "CustomGradientCheckShape": (check_shape, [[2, 3]]),
-    "CustomGradientEmbed": (embed, [[2, 3], [2, 3], [3]]),
-    "CustomGradientEmbedGrad": (embed_grad, [[2, 3], [2, 3]]),
+    "CustomGradientBarrier": (lambda x, after: library.custom_gradient_barrier([x], [after])[0], [[2, 3], [3]]),
+    "CustomGradientCheckShape": (lambda x: library.custom_gradient_check_shape(x, SHAPE, message=""), [[2, 3]]),
+    "CustomGradientEmbed": (
+        lambda fx, gx, x: library.custom_gradient_embed(fx, [gx], [x], **STOPPED),
+        [[2, 3], [2, 3], [3]],
+    ),
+    "CustomGradientEmbedGrad": (
+        lambda lhs, rhs: library.custom_gradient_embed_grad(lhs, rhs, SIZES, wrt="x", **STOPPED),
+        [[2, 3], [2, 3]],
+    ),
     "CustomGradientRule": (rule, [[2, 3], [2, 3]]),
 }
 

@@ -35,26 +35,19 @@ RAW = {
     ),
     "operands_that_do_not_fit": (
         lambda: library.custom_gradient_embed_grad(V, ones([4]), tf.constant([3]), wrt="x"),
-        "CustomGradientEmbedGrad: the shapes must broadcast together, with sizes that are equal or 1 once fx (or its "
-        "upstream) and gx are aligned with x, got fx (or its upstream) of shape [3], gx of shape [4] and x of shape [3], "
-        "with axis []. Shapes are aligned from the right, as in NumPy. Check the shapes of fx (or its upstream), gx and x.",
+        "CustomGradientEmbedGrad: the shapes must broadcast together, with sizes that are equal or 1",
     ),
     "huge_empty_operands": (
         lambda: library.custom_gradient_embed_grad(
             ones([0, 2**40, 1]), ones([0, 1, 2**40]), tf.constant([], tf.int64), wrt="x"
         ),
-        "CustomGradientEmbedGrad: fx (or its upstream) must have shape [0,1099511627776,1099511627776] (the broadcast "
-        "shape without the dimensions of axis), got fx (or its upstream) of shape [0,1099511627776,1], gx of shape "
-        "[0,1,1099511627776] and x of shape [], with axis []. If gx is a Jacobian, with the shape of fx (or its upstream) "
-        "followed by the shape of x, pass axis=None.",
+        "CustomGradientEmbedGrad: fx (or its upstream) must have shape [0,1099511627776,1099511627776] (the broadcast ",
     ),
     "more_products_than_can_be_counted": (
         lambda: library.custom_gradient_embed_grad(
             ones([2**20]), ones([]), tf.constant([2**43], tf.int64), wrt="x", all_axes=True
         ),
-        "CustomGradientEmbedGrad: the shapes must broadcast to at most 9223372036854775807 elements, got fx (or its "
-        "upstream) of shape [1048576], gx of shape [] and x of shape [8796093022208], with axis None. Split the operands "
-        "and compute in parts.",
+        "CustomGradientEmbedGrad: the shapes must broadcast to at most 9223372036854775807 elements, got fx",
     ),
     "zero_x_without_x": (
         lambda: library.custom_gradient_embed_grad(V, V, tf.constant([3]), wrt="x", zero_x=True),

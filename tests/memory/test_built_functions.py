@@ -4,7 +4,6 @@ That each call reads Python as it is then is in tests/same.
 """
 
 import gc
-import threading
 import weakref
 
 import numpy as np
@@ -15,6 +14,9 @@ import tf_cg_ops as cg
 from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.memory import replay
 from tf_cg_ops._src.rewrite import built_functions
+
+from ..support.modes import vjp
+from ..support.observed import made, new_objects_alone
 
 X, DY = tf.constant([0.5, 2.0, -1.5]), tf.constant([3.0, 10.0, -7.0])
 
@@ -45,21 +47,11 @@ def overridden(f):
 def builds(monkeypatch):
     """One entry for each forward and backward pass that is built."""
     built_functions._table.entries.cache_clear()
-    found, make = [], replay.Replay.__init__
-
-    def count(self, *args):
-        found.append(None)
-        make(self, *args)
-
-    monkeypatch.setattr(replay.Replay, "__init__", count)
-    return found
+    return made(monkeypatch, replay.Replay)
 
 
 def call_under_a_tape(f, *args):
-    with tf.GradientTape() as tape:
-        tape.watch(X)
-        y = f(X, *args)
-    return tape.gradient(y, X, output_gradients=DY)
+    return vjp(lambda: f(X, *args), X, DY)[1]
 
 
 # For each program, a function of the number of the call.
@@ -85,6 +77,7 @@ def test_equal_graphs_are_built_once(name, builds):
     assert len(builds) == 1
 
 
+@new_objects_alone()
 def test_a_call_traces_once_and_nothing_of_it_is_kept():
     references, traces = [], []
     for size in range(3):
@@ -110,24 +103,6 @@ def test_what_is_built_is_bounded():
     for size in range(1, 150):
         built_functions.find_or_build(size, tf_internal.FuncGraph("empty"), [], object)
     assert built_functions._table.entries.cache_info().currsize == 128
-
-
-def test_threads_share_what_is_built(builds):
-    results = []
-
-    def run():
-        for _ in range(5):
-            results.append(call_under_a_tape(cg.recompute_grad(lambda x: tf.exp(x) * 2.0)))
-
-    threads = [threading.Thread(target=run) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 20
-    for result in results:
-        np.testing.assert_allclose(result, 2.0 * np.exp(X) * DY, rtol=1e-6)
-    assert len(builds) == 1
 
 
 def test_shapes_that_only_a_number_tells_are_not_confused():

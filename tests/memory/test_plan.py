@@ -19,6 +19,7 @@ from tf_cg_ops._src.memory.graph_costs import GraphCosts
 from tf_cg_ops._src.memory.plan import Plan, SegmentOps
 
 from ..support.modes import RUNS as MODES
+from ..support.modes import assert_all_close, vjp
 
 _rng = np.random.default_rng(0)
 WEIGHTS = [tf.Variable(_rng.normal(size=[8, 8]) / 3, dtype=tf.float32) for _ in range(6)]
@@ -40,9 +41,13 @@ def dense(x):
     return tf.add_n(features)
 
 
+def looped(x, times, function):
+    body = lambda i, x: (i + 1, function(x))  # noqa: E731
+    return tf.while_loop(lambda i, x: i < times, body, (0, x), maximum_iterations=times)[1]
+
+
 def with_control_flow(x):
-    x = tf.tanh(x @ WEIGHTS[0])
-    x = tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, tf.sin(x @ WEIGHTS[1])), (0, x), maximum_iterations=3)[1]
+    x = looped(tf.tanh(x @ WEIGHTS[0]), 3, lambda x: tf.sin(x @ WEIGHTS[1]))
     x = tf.cond(tf.reduce_sum(x) > 1e9, lambda: x, lambda: tf.exp(-(x**2)))
     return tf.tanh(tf.function(lambda x: tf.tanh(x @ WEIGHTS[2]))(x) @ WEIGHTS[3])
 
@@ -53,22 +58,6 @@ def with_a_list(x):
     array = tf.TensorArray(tf.float32, 2, element_shape=[64, 8]).write(0, tf.tanh(x @ WEIGHTS[2]))
     x = tf.reduce_sum(array.write(1, tf.sin(x)).stack(), 0)
     return tf.tanh(tf.tanh(x @ WEIGHTS[3]) @ WEIGHTS[4])
-
-
-@tf.custom_gradient
-def _tripled(x):
-    return tf.identity(x), lambda dy: 3.0 * dy * tf.cos(x)
-
-
-@cg.custom_gradient
-def _doubled(x):
-    return tf.sin(x), lambda dy: 2.0 * dy * tf.cos(x)
-
-
-def with_rules(x):
-    for w in WEIGHTS[:3]:
-        x = _doubled(_tripled(tf.tanh(x @ w)))
-    return x
 
 
 def normalized(x):
@@ -86,7 +75,7 @@ def with_maxima(x):
     return c * tf.reduce_max(tf.tanh(b), 1, keepdims=True) + b * tf.stop_gradient(tf.reduce_max(tf.sigmoid(c)))
 
 
-FUNCTIONS = [chain, dense, with_control_flow, with_a_list, with_rules, normalized]
+FUNCTIONS = [chain, dense, with_control_flow, with_a_list, normalized]
 
 
 def gradients(function, x=X):
@@ -102,20 +91,25 @@ def assert_same_bits(found, expected):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize("memory", ["auto", 0.85])
-def test_values_and_gradients_are_the_plain_ones(memory, function, mode):
-    planned = cg.recompute_grad(function, memory=memory)
-    assert any(segment.is_recomputed for segment in planned.plan(X).segments)
-    run = MODES[mode]
-    found = run(functools.partial(gradients, planned))()
-    expected = run(functools.partial(gradients, function))()
-    # XLA and eager mode fuse other ops, and gradients of many uses are summed in another order.
-    if mode == "traced" and function is not dense:
-        assert_same_bits(found, expected)
-    for a, b in zip(found, expected, strict=True):
-        np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-5)
+@pytest.mark.parametrize(
+    ("function", "mode"),
+    [
+        *((function, "traced") for function in FUNCTIONS),
+        (with_control_flow, "jit"),
+        (normalized, "jit"),
+        (dense, "eager"),
+    ],
+)
+def test_values_and_gradients_are_the_plain_ones(function, mode):
+    expected = MODES[mode](functools.partial(gradients, function))()
+    for memory in ["auto"] if mode == "jit" else ["auto", 0.85]:
+        planned = cg.recompute_grad(function, memory=memory)
+        assert any(segment.is_recomputed for segment in planned.plan(X).segments)
+        found = MODES[mode](functools.partial(gradients, planned))()
+        # XLA and eager mode fuse other ops, and gradients of many uses are summed in another order.
+        if mode == "traced" and function is not dense:
+            assert_same_bits(found, expected)
+        assert_all_close(found, expected, rtol=2e-4, atol=1e-5)
 
 
 def test_gradients_do_not_depend_on_where_the_graph_is_cut(monkeypatch):
@@ -129,28 +123,12 @@ def test_gradients_do_not_depend_on_where_the_graph_is_cut(monkeypatch):
     monkeypatch.setattr(recompute_grad, "make_plan", cut)
     expected = tf.function(gradients)(with_maxima)
     while not places or len(places) < places[0] - 1:
-        for a, b in zip(tf.function(gradients)(cg.recompute_grad(with_maxima, memory="auto")), expected, strict=True):
-            np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-5, err_msg=f"cut at {len(places)}")
+        found = tf.function(gradients)(cg.recompute_grad(with_maxima, memory="auto"))
+        assert_all_close(found, expected, rtol=2e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_derivatives_of_two_orders(mode):
-    def second(function):
-        with tf.GradientTape() as outer:
-            dx, dw = gradients(function)[1:4:2]
-            loss = tf.reduce_sum(dx * DY) + tf.reduce_sum(dw**2)
-        return outer.gradient(loss, WEIGHTS)
-
-    run = MODES[mode]
-    found = run(lambda: second(cg.recompute_grad(chain, memory=0.8)))()
-    for a, b in zip(found, run(lambda: second(chain))(), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("mode", ["eager", "traced"])
-def test_state_is_written_once_and_random_numbers_are_drawn_once(mode):
-    counter = tf.Variable(0.0)
-    generator = tf.random.Generator.from_seed(1)
+def test_state_is_written_once_and_random_numbers_are_drawn_once():
+    counter, generator = tf.Variable(0.0), tf.random.Generator.from_seed(1)
 
     def linear(x):
         counter.assign_add(1.0)
@@ -161,71 +139,10 @@ def test_state_is_written_once_and_random_numbers_are_drawn_once(mode):
 
     planned = cg.recompute_grad(linear, memory="auto")
     assert any(segment.is_recomputed for segment in planned.plan(X).segments)
-
-    def run():
-        with tf.GradientTape() as tape:
-            tape.watch(X)
-            y = planned(X)
-        return y, tape.gradient(y, X)
-
-    y, dx = MODES[mode](run)()
+    y, dx = tf.function(lambda: vjp(lambda: planned(X), X))()
     np.testing.assert_allclose(y, X * dx, rtol=1e-5)  # The function is linear, for its random numbers.
     assert np.mean(y == 0) > 0.5
     assert float(counter) == 11.0
-
-
-def losses_of_twenty_steps(memory):
-    """Of a small residual network with batch normalization and dropout."""
-    initial = np.random.default_rng(3).normal(size=[4, 3, 3, 4, 4]) / 6
-    kernels = [tf.Variable(kernel, dtype=tf.float32) for kernel in initial]
-    means, step = [tf.Variable(tf.zeros([4])) for _ in kernels], tf.Variable(0)
-
-    def network(x):
-        step.assign_add(1)
-        for number, (kernel, mean) in enumerate(zip(kernels, means, strict=True)):
-            h, of_batch, _ = tf.compat.v1.nn.fused_batch_norm(x, tf.ones([4]), tf.zeros([4]))
-            mean.assign(0.9 * mean + 0.1 * of_batch)
-            h = tf.nn.conv2d(tf.nn.relu(h), kernel, 1, "SAME")
-            x = x + tf.nn.experimental.stateless_dropout(h, 0.3, seed=[step, number])
-        return tf.reduce_mean(x, [1, 2])
-
-    function = network if memory is None else cg.recompute_grad(network, memory=memory)
-
-    @tf.function
-    def train(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((function(x) - tf.reduce_max(x, [1, 2])) ** 2)
-        for kernel, gradient in zip(kernels, tape.gradient(loss, kernels), strict=True):
-            kernel.assign_sub(0.1 * gradient)
-        return loss
-
-    images = np.random.default_rng(4).normal(size=[20, 8, 6, 6, 4])
-    losses = [train(tf.constant(each, tf.float32)) for each in images]
-    return [*losses, *means, *kernels, step]
-
-
-def test_twenty_steps_of_training_have_the_losses_of_plain_ones():
-    expected = losses_of_twenty_steps(None)
-    assert expected[19] < 0.9 * expected[0]
-    for memory in ("auto", 0.8):
-        assert_same_bits(losses_of_twenty_steps(memory), expected)
-
-
-def test_structures_of_arguments_and_results():
-    def function(pair, *, scale):
-        a, b = pair
-        for w in WEIGHTS:
-            a, b = tf.tanh(a @ w), b * scale + a
-        return {"a": a, "rest": [b, a + b]}
-
-    def run(function):
-        scale = tf.constant(0.5)
-        with tf.GradientTape() as tape:
-            tape.watch([X, scale])
-            value = function((X, tf.ones_like(X)), scale=scale)
-        return [*tf.nest.flatten(value), *tape.gradient(value, [X, scale, *WEIGHTS])]
-
-    assert_same_bits(run(cg.recompute_grad(function, memory=0.7)), run(function))
 
 
 def test_functions_with_little_to_plan():
@@ -234,8 +151,7 @@ def test_functions_with_little_to_plan():
         assert planned.plan(X).extra_compute == 0
         with tf.GradientTape() as tape:
             tape.watch(X)
-            value = planned(X)
-        np.testing.assert_array_equal(value, function(X))
+            np.testing.assert_array_equal(planned(X), function(X))
 
 
 def test_a_plan_says_what_is_kept():
@@ -355,12 +271,7 @@ WIDE = tf.Variable(tf.ones([8, 65536]))
     ("function", "why"),
     [
         (wide, "the gradients of the variables take 2.0 MiB in any case"),
-        (
-            lambda x: tf.while_loop(
-                lambda i, x: i < 99, lambda i, x: (i + 1, tf.tanh(x)), (0, x), maximum_iterations=99
-            )[1],
-            "loops, branches and compiled functions are not cut",
-        ),
+        (lambda x: looped(x, 99, tf.tanh), "loops, branches and compiled functions are not cut"),
         (tf.nn.softmax, "most of it is needed at once around"),
     ],
     ids=["weights", "loop", "one op"],
@@ -388,7 +299,7 @@ def test_the_least_peak_can_be_typed_in():
 
 
 def test_a_budget_takes_the_less_time_the_larger_it_is():
-    shares = [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
+    shares = [0.3, 0.4, 0.6, 0.8, 1.0]
     plans = [cg.recompute_grad(lambda x: normalized(normalized(x)), memory=share).plan(X) for share in shares]
     for less, more in itertools.pairwise(plans):
         assert less.peak_bytes <= more.peak_bytes
@@ -438,14 +349,8 @@ def test_named_values_are_kept_in_any_case():
 
 
 def test_a_batch_of_unknown_size():
-    step = tf.function(
-        functools.partial(gradients, cg.recompute_grad(normalized, memory=0.8)),
-        input_signature=[tf.TensorSpec([None, 8], tf.float32)],
-    )
+    step = tf.function(functools.partial(gradients, cg.recompute_grad(normalized, memory=0.8)), [ANY_BATCH])
     assert_same_bits(step(X), tf.function(gradients)(normalized))
-    step = tf.function(cg.recompute_grad(chain, memory="1 MiB"), input_signature=[tf.TensorSpec([None, 8], tf.float32)])
-    with tf.GradientTape(), pytest.raises(ValueError, match="only known at run time"):
-        step(X)
 
 
 def test_methods_and_pickles():
@@ -469,8 +374,7 @@ def test_methods_and_pickles():
     assert model.method == model.method != Model().method
     assert len({model.method, model.method, Model.method}) == 2
     assert cloudpickle.loads(cloudpickle.dumps(model.method)).plan(X) == model.method.plan(X)
-    again = pickle.loads(pickle.dumps(at_top_level))
-    assert again is at_top_level
+    assert pickle.loads(pickle.dumps(at_top_level)) is at_top_level
     partial = pickle.loads(pickle.dumps(cg.recompute_grad(functools.partial(chain), memory=0.9)))
     assert partial.plan(X).peak_bytes <= 0.9 * partial.plan(X).plain_bytes
 
@@ -480,28 +384,9 @@ def at_top_level(x):
     return chain(x)
 
 
-def test_a_saved_function(tmp_path):
-    module = tf.Module()
-    module.weights = WEIGHTS
-    module.f = tf.function(cg.recompute_grad(normalized, memory=0.8), input_signature=[tf.TensorSpec([64, 8])])
-    tf.saved_model.save(module, tmp_path / "saved")
-    loaded = tf.saved_model.load(tmp_path / "saved")
-
-    def run(function, weights):
-        with tf.GradientTape() as tape:
-            tape.watch(X)
-            y = function(X)
-        return [y, *tape.gradient(y, [X, *weights], output_gradients=DY)]
-
-    for a, b in zip(run(loaded.f, loaded.weights), run(normalized, WEIGHTS), strict=True):
-        np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-5)
-
-
 def test_a_plot():
     axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
     plan = cg.recompute_grad(chain, memory="auto").plan(X)
     assert plan.plot(axes) is axes
-    assert [max(line.get_ydata()) for line in axes.lines[:2]] == [
-        max(plan.plain_course) / 2**20,
-        max(plan.course) / 2**20,
-    ]
+    peaks = [max(line.get_ydata()) * 2**20 for line in axes.lines[:2]]
+    assert peaks == [max(plan.plain_course), max(plan.course)]

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import functools
 
 import keras
 import numpy as np
@@ -11,8 +12,9 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.modes import RUNS as MODES
-from ..support.modes import assert_all_close, derivative, vjp, vjp_in_a_fresh_process
+from ..support.modes import assert_all_close, derivative, run_in_a_fresh_process, vjp, with_functions_run_eagerly
 from ..support.tensors import pairs
+from . import test_while_loop
 
 CHECKPOINTS = ["sqrt", "log", 1, 3, 100, None]
 RNG = np.random.default_rng(0)
@@ -38,219 +40,200 @@ def reference(init, xs, w, dc, dys, reverse=False):
     return carries[-1], ys, dc, dxs, dw
 
 
-def scan_gradients(num_steps, w, *, wrap=lambda run: run, reverse=False, **options):
+def scanned(w, **options):
     def f(carry, x):
         carry = tf.tanh(tf.linalg.matvec(tf.convert_to_tensor(w), carry, transpose_a=True) + x)
         return carry, carry**2
 
+    return lambda init, xs: cg.scan(f, init, xs, **options)
+
+
+def gradients_by(w, **options):
+    """The results of scan and the gradients by the initial carry, the slices and w, as a function."""
+
     def run(init, xs):
         with tf.GradientTape() as tape:
             tape.watch([init, xs, w] if isinstance(w, tf.Tensor) else [init, xs])
-            last, ys = cg.scan(f, init, xs, reverse=reverse, **options)
-        return last, ys, *tape.gradient([last, ys], [init, xs, w], output_gradients=[DC, DYS[:num_steps]])
+            results = scanned(w, **options)(init, xs)
+        upstream = [tf.constant(DC), tf.constant(DYS)[: tf.shape(xs)[0]]]
+        return *results, *tape.gradient(results, [init, xs, w], output_gradients=upstream)
 
-    return wrap(run)(tf.constant(INIT), tf.constant(XS[:num_steps]))
+    return run
 
 
 def assert_close(got, expected):
     assert_all_close(got, expected, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.mode_table(feature="cg.scan", mode="mode")
+def check(run, num_steps, reverse=False):
+    found = run(tf.constant(INIT), tf.constant(XS[:num_steps]))
+    assert_close(found, reference(INIT, XS[:num_steps], W, DC, DYS, reverse))
+
+
 @pytest.mark.parametrize(("checkpoint", "mode"), pairs(CHECKPOINTS, MODES))
 def test_values_and_gradients(checkpoint, mode):
-    for w, num_steps, reverse in ((tf.Variable(W), 10, False), (tf.constant(W), 7, True)):
-        got = scan_gradients(num_steps, w, wrap=MODES[mode], checkpoint=checkpoint, reverse=reverse)
-        assert_close(got, reference(INIT, XS[:num_steps], W, DC, DYS, reverse))
+    check(MODES[mode](gradients_by(tf.Variable(W), checkpoint=checkpoint)), 10)
+    check(MODES[mode](gradients_by(tf.constant(W), checkpoint=checkpoint, reverse=True)), 7, reverse=True)
 
 
 @pytest.mark.core
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["eager", "jit"])
 def test_one_step_and_no_steps(mode):
-    assert_close(scan_gradients(1, tf.Variable(W), wrap=MODES[mode]), reference(INIT, XS[:1], W, DC, DYS))
-    last, ys, dinit, dxs, dw = scan_gradients(0, tf.Variable(W), wrap=MODES[mode])
-    assert ys.shape == dxs.shape == [0, 3]
-    assert_close([last, dinit, dw], [INIT, DC, np.zeros_like(W)])
+    for num_steps in (1, 0):
+        check(MODES[mode](gradients_by(tf.Variable(W))), num_steps)
 
 
-@pytest.mark.mode_table(feature="cg.scan", mode="unknown_shape")
 @pytest.mark.parametrize("checkpoint", ["sqrt", "log", 3, None])
 def test_every_length_where_only_the_run_tells_it(checkpoint):
-    w = tf.Variable(W)
-
-    @tf.function(
-        input_signature=[tf.TensorSpec([None], tf.float64), tf.TensorSpec([None, None], tf.float64)], autograph=False
-    )
-    def run(init, xs):
-        def f(carry, x):
-            carry = tf.tanh(tf.linalg.matvec(w, carry, transpose_a=True) + x)
-            return carry, carry**2
-
-        with tf.GradientTape() as tape:
-            tape.watch([init, xs])
-            last, ys = cg.scan(f, init, xs, checkpoint=checkpoint)
-        dys = tf.constant(DYS)[: tf.shape(xs)[0]]
-        return last, ys, *tape.gradient([last, ys], [init, xs, w], output_gradients=[tf.constant(DC), dys])
-
-    for num_steps in (1, 2, 3, 4, 5, 7, 8, 9, 63, 64, 65, 100):
-        assert_close(run(INIT, XS[:num_steps]), reference(INIT, XS[:num_steps], W, DC, DYS))
-    last, ys, dinit, dxs, dw = run(INIT, XS[:0])
-    assert ys.shape == dxs.shape == [0, 3]
-    assert_close([last, dinit, dw], [INIT, DC, np.zeros_like(W)])
+    specs = [tf.TensorSpec([None], tf.float64), tf.TensorSpec([None, None], tf.float64)]
+    run = tf.function(gradients_by(tf.Variable(W), checkpoint=checkpoint), specs, autograph=False)
+    for num_steps in (0, 1, 2, 3, 4, 5, 7, 8, 9, 63, 64, 65, 100):
+        check(run, num_steps)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_structures(mode):
+def test_structures():
     point = collections.namedtuple("point", ["x", "y"])
+    scales = np.array([2.0, 3.0, 5.0, 7.0, 11.0])
 
     def f(carry, inputs):
         total, where = carry["total"], carry["at"]
         where = point(where.x + 1, where.y * inputs["scale"][0])
         return {"total": total + where.y, "at": where}, (where.x, None, [total, {"y": where.y}])
 
-    @MODES[mode]
     def run(scale):
-        with tf.GradientTape() as tape:
-            tape.watch(scale)
-            init = {"total": 0.0, "at": point(np.int32(0), tf.constant([1.0, 2.0]) * 1.0)}
-            init["total"] = tf.zeros([2])
-            last, ys = cg.scan(f, init, {"scale": (scale,), "nothing": None})
-        return last, ys, tape.gradient(last["total"], scale, output_gradients=tf.constant([1.0, 10.0]))
+        init = {"total": tf.zeros([2], tf.float64), "at": point(np.int32(0), np.array([1.0, 2.0]))}
+        found[:] = cg.scan(f, init, {"scale": (scale,), "nothing": None})
+        return found[0]["total"]
 
-    last, ys, gradient = run(tf.constant([2.0, 3.0, 5.0, 7.0, 11.0]))
-    assert isinstance(last["at"], point)
-    assert last["at"].x == 5
-    products = np.cumprod([2.0, 3.0, 5.0, 7.0, 11.0])
-    np.testing.assert_allclose(last["total"], products.sum() * np.array([1.0, 2.0]))
-    x, none, (total, y) = ys
-    assert none is None
+    found, scale = [], tf.constant(scales)
+    total, gradient = vjp(lambda: run(scale), scale, tf.constant([1.0, 10.0], tf.float64))
+    products, (x, none, (totals, y)) = np.cumprod(scales), found[1]
+    assert (found[0]["at"].x, none) == (5, None)
     np.testing.assert_array_equal(x, [1, 2, 3, 4, 5])
+    np.testing.assert_allclose(total, products.sum() * np.array([1.0, 2.0]))
     np.testing.assert_allclose(y["y"][:, 0], products)
-    np.testing.assert_allclose(total[:, 1], 2 * np.concatenate([[0.0], np.cumsum(products)[:-1]]))
-    tails = [products[t:].sum() / scale for t, scale in enumerate([2.0, 3.0, 5.0, 7.0, 11.0])]
-    np.testing.assert_allclose(gradient, 21 * np.array(tails), rtol=1e-5)
+    np.testing.assert_allclose(totals[:, 1], 2 * np.concatenate([[0.0], np.cumsum(products)[:-1]]))
+    np.testing.assert_allclose(gradient, 21 * np.cumsum(products[::-1])[::-1] / scales, rtol=1e-12)
 
 
-TWO = np.float64(2.0)
-
-
-@pytest.mark.parametrize(("init", "mode"), [(None, "eager"), ({"a": None, "b": (TWO, None)}, "traced")])
-def test_none_in_the_carry_stays_none(init, mode):
+@pytest.mark.parametrize("init", [None, {"a": None, "b": (np.float64(2.0), None)}], ids=["none", "inside"])
+def test_none_in_the_carry_stays_none(init):
     def f(carry, x):
-        numbers = [3.0 * leaf for leaf in tf.nest.flatten(carry) if leaf is not None]
-        remaining = iter(numbers)
-        carry = tf.nest.map_structure(lambda leaf: None if leaf is None else next(remaining), carry)
-        return carry, x**2 * (numbers[0] if numbers else 1.0)
+        carry = tf.nest.map_structure(lambda leaf: None if leaf is None else 3.0 * leaf, carry)
+        return carry, x**2 * (1.0 if carry is None else carry["b"][0])
 
-    factors = np.array([1.0, 1.0, 1.0] if init is None else [6.0, 18.0, 54.0])
-    structure = []
+    def run():
+        last, ys = cg.scan(f, init, xs)
+        assert where_none(last) == where_none(init)
+        return ys
 
-    @MODES[mode]
-    def run(xs):
-        with tf.GradientTape() as tape:
-            tape.watch(xs)
-            last, ys = cg.scan(f, init, xs)
-        structure.append(tf.nest.map_structure(lambda leaf: None if leaf is None else 0, last))
-        return ys, tape.gradient(ys, xs, output_gradients=tf.constant(DYS[:3, 0]))
-
-    xs = XS[:3, 0]
-    ys, dxs = run(tf.constant(xs))
-    assert structure[0] == tf.nest.map_structure(lambda leaf: None if leaf is None else 0, init)
-    np.testing.assert_allclose(ys, xs**2 * factors, rtol=1e-12)
-    np.testing.assert_allclose(dxs, 2 * xs * factors * DYS[:3, 0], rtol=1e-12)
+    where_none = functools.partial(tf.nest.map_structure, lambda leaf: leaf is None)
+    xs, factors = tf.constant(XS[:3, 0]), np.array([1.0, 1.0, 1.0] if init is None else [6.0, 18.0, 54.0])
+    found = vjp(run, xs, tf.constant(DYS[:3, 0]))
+    assert_close(found, [xs**2 * factors, 2 * xs * factors * DYS[:3, 0]])
 
 
-@pytest.mark.parametrize("records", [False, True])
-def test_functions_run_eagerly(records):
-    xs = XS[:5, 0]
-    tf.config.run_functions_eagerly(True)
-    try:
-        with tf.GradientTape() if records else contextlib.nullcontext() as tape:
-            x = tf.Variable(xs)
-            last, ys = cg.scan(lambda carry, x: (carry + x**2, carry), tf.constant(0.0, tf.float64), x)
-        gradient = tape.gradient([last, ys], x, output_gradients=[np.float64(3.0), DYS[:5, 0]]) if records else None
-    finally:
-        tf.config.run_functions_eagerly(False)
-    sums = np.cumsum(xs**2)
-    np.testing.assert_allclose(last, sums[-1], rtol=1e-12)
-    np.testing.assert_allclose(ys, [0.0, *sums[:-1]], rtol=1e-12)
-    if records:
-        later = np.append(np.cumsum(DYS[4:0:-1, 0])[::-1], 0.0)
-        np.testing.assert_allclose(gradient, 2 * xs * (3.0 + later), rtol=1e-12)
+def test_functions_run_eagerly():
+    found = with_functions_run_eagerly(lambda: gradients_by(tf.Variable(W)), [INIT, XS[:5]])
+    assert_close(found, reference(INIT, XS[:5], W, DC, DYS))
+    found = with_functions_run_eagerly(lambda: scanned(W), [INIT, XS[:5]])  # Without a tape.
+    assert_close(found, reference(INIT, XS[:5], W, DC, DYS)[:2])
 
 
 def test_composite_carries():
-    ragged = tf.ragged.constant([[1.0, 2.0], [3.0]])
-    sparse = tf.sparse.from_dense([[0.0, 1.0], [2.0, 0.0]])
-
     def f(carry, x):
         ragged, sparse = carry
         return (ragged * x, tf.sparse.map_values(tf.multiply, sparse, x)), tf.reduce_sum(ragged)
 
-    with tf.GradientTape() as tape:
-        xs = tf.constant([2.0, 3.0, 4.0])
-        tape.watch(xs)
-        (ragged, sparse), ys = cg.scan(f, (ragged, sparse), xs)
-        total = tf.reduce_sum(ragged.flat_values) + 10 * tf.reduce_sum(sparse.values)
+    def total():
+        init = tf.ragged.constant([[1.0, 2.0], [3.0]]), tf.sparse.from_dense([[0.0, 1.0], [2.0, 0.0]])
+        found[:] = cg.scan(f, init, xs)
+        ragged, sparse = found[0]
+        return tf.reduce_sum(ragged.flat_values) + 10 * tf.reduce_sum(sparse.values)
+
+    found, xs = [], tf.constant([2.0, 3.0, 4.0])
+    np.testing.assert_allclose(vjp(total, xs)[1], 864.0 / xs)
+    (ragged, sparse), ys = found
     assert ragged.to_list() == [[24.0, 48.0], [72.0]]
     np.testing.assert_array_equal(tf.sparse.to_dense(sparse), [[0, 24], [48, 0]])
     np.testing.assert_array_equal(ys, [6, 12, 36])
-    np.testing.assert_allclose(tape.gradient(total, xs), 864.0 / np.array([2.0, 3.0, 4.0]))
 
 
-@pytest.mark.mode_table(feature="cg.scan", mode="forward_mode_eager")
-@pytest.mark.parametrize("checkpoint", ["sqrt", "log", None])
-def test_forward_mode(checkpoint):
-    x, tangent = np.array([0.9, 1.1]), np.array([1.0, 10.0])
-    x_tensor = tf.constant(x)
-    with tf.autodiff.ForwardAccumulator(x_tensor, tf.constant(tangent)) as accumulator:
-        last, ys = cg.scan(lambda carry, t: (carry * x_tensor, carry * t), x_tensor, XS[:10, 0], checkpoint=checkpoint)
-    np.testing.assert_allclose(accumulator.jvp(last), 11 * x**10 * tangent, rtol=1e-10)
-    t = np.arange(1, 11)[:, None]
-    np.testing.assert_allclose(accumulator.jvp(ys), XS[:10, :1] * t * x ** (t - 1) * tangent, rtol=1e-10)
+in_graphs = functools.partial(pytest.mark.mode_table, mode="forward_mode")
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "works"),
+    ("checkpoint", "mode"),
     [
-        pytest.param(
-            "sqrt", False, marks=pytest.mark.mode_table(feature="cg.scan", mode="forward_mode", outcome="unsupported")
-        ),
-        pytest.param(None, True, marks=pytest.mark.mode_table(feature="cg.scan, checkpoint=None", mode="forward_mode")),
+        ("log", "eager"),
+        pytest.param("sqrt", "traced", marks=in_graphs(feature="cg.scan", outcome="unsupported")),
+        pytest.param(None, "traced", marks=in_graphs(feature="cg.scan, checkpoint=None")),
     ],
 )
-def test_forward_mode_in_a_function(checkpoint, works):
-    """TensorFlow makes no tangents of a loop in a loop there."""
-    x, tangent = np.array([0.9, 1.1]), np.array([1.0, 10.0])
+def test_forward_mode(checkpoint, mode):
+    """TensorFlow makes no tangents of a loop in a loop in a tf.function."""
+    x, tangent, t = np.array([0.9, 1.1]), np.array([1.0, 10.0]), np.arange(1, 11)[:, None]
 
-    @tf.function(autograph=False)
     def run(x, tangent):
         with tf.autodiff.ForwardAccumulator(x, tangent) as accumulator:
-            last, _ = cg.scan(lambda c, t: (c * x, c * t), x, XS[:10, 0], checkpoint=checkpoint)
-        return accumulator.jvp(last)
+            last, ys = cg.scan(lambda c, z: (c * x, c * z), x, XS[:10, 0], checkpoint=checkpoint)
+        return accumulator.jvp(last), accumulator.jvp(ys)
 
-    error = pytest.raises(TypeError, match=r"variant.*is not compatible")
-    with contextlib.nullcontext() if works else error:
-        np.testing.assert_allclose(run(tf.constant(x), tf.constant(tangent)), 11 * x**10 * tangent, rtol=1e-10)
+    fails = (checkpoint, mode) == ("sqrt", "traced")
+    with pytest.raises(TypeError, match=r"variant.*is not compatible") if fails else contextlib.nullcontext():
+        found = MODES[mode](run)(tf.constant(x), tf.constant(tangent))
+        assert_close(found, [11 * x**10 * tangent, XS[:10, :1] * t * x ** (t - 1) * tangent])
 
 
-@pytest.mark.mode_table(feature="cg.scan", mode="vectorized_map")
-def test_vectorized_map():
-    """Without segments, whose gradient TensorFlow takes long to vectorize: while_loop is tested with them."""
-    xs = tf.constant(XS[:4])
+# A function of the start and w, its upstream, its gradients as a function of the start, the start and w.
+WHILE_LOOP = (
+    lambda x, w: [test_while_loop.looped(x, 4, w, maximum_iterations=6)],
+    [test_while_loop.DY],
+    lambda x: test_while_loop.reference(4, x)[1:],
+    test_while_loop.X,
+    test_while_loop.W,
+)
 
-    def value(arguments):
-        return cg.scan(lambda c, x: (tf.tanh(c * x), c * c), *arguments)
 
-    def gradient(init):
-        dys = tf.constant(DC), tf.constant(DYS[:4])
-        return vjp(lambda: cg.scan(lambda c, x: (c * x, c * c), init, xs, checkpoint=None), [init, xs], dys)
+def of_scan(**options):
+    gradients = lambda x: reference(x, XS[:5], W, DC, DYS)[2::2]  # noqa: E731
+    return lambda x, w: scanned(w, **options)(x, XS[:5]), [DC, DYS[:5]], gradients, INIT, W
 
-    inits, mapped_xs = tf.constant(RNG.normal(size=[3, 3])), tf.constant(RNG.normal(size=[3, 10, 3]))
-    for function, batch in ((value, (inits, mapped_xs)), (gradient, inits)):
-        found = tf.nest.flatten(tf.vectorized_map(function, batch, fallback_to_while_loop=False))
-        examples = [tf.nest.flatten(function(example)) for example in tf.data.Dataset.from_tensor_slices(batch)]
-        assert_close(found, map(tf.stack, zip(*examples, strict=True)))
+
+@pytest.mark.parametrize(
+    ("loop", "mode", "watched"),
+    [
+        (of_scan(), "eager", [0, 1]),
+        (of_scan(checkpoint=None), "jit", [0, 1]),
+        (WHILE_LOOP, "eager", [1]),  # Not what has the tangent.
+    ],
+    ids=["scan", "scan, checkpoint=None", "while_loop"],
+)
+def test_a_tape_around_an_accumulator_gives_the_hessian_vector_product(loop, mode, watched):
+    function, upstream, gradients, x, w = loop
+    v = np.cos(x)
+
+    @MODES[mode]
+    def slope_and_products(*sources):
+        def slope():
+            with tf.autodiff.ForwardAccumulator(sources[0], tf.constant(v)) as accumulator:
+                values = function(*sources)
+            return sum(tf.reduce_sum(accumulator.jvp(y) * dy) for y, dy in zip(values, upstream, strict=True))
+
+        return vjp(slope, [sources[i] for i in watched])
+
+    slope, products = slope_and_products(tf.constant(x), tf.constant(w))
+    np.testing.assert_allclose(slope, gradients(x)[0] @ v, rtol=1e-12)
+    above, below = gradients(x + 1e-6 * v), gradients(x - 1e-6 * v)  # Central differences in float64.
+    assert_all_close(products, [(above[i] - below[i]) / 2e-6 for i in watched], rtol=1e-6, atol=1e-8)
+
+
+def test_mapped_xs():
+    batch = RNG.normal(size=[2, 3]), RNG.normal(size=[2, 4, 3])
+    map_batch = functools.partial(tf.vectorized_map, lambda each: scanned(W)(*each), fallback_to_while_loop=False)
+    last, ys = tf.function(map_batch)(batch)
+    for i, each in enumerate(zip(*batch, strict=True)):
+        assert_close([last[i], ys[i]], reference(*each, W, DC, DYS)[:2])
 
 
 @pytest.mark.mode_table(feature="cg.scan, mapped xs", mode="vectorized_map", outcome="unsupported")
@@ -264,55 +247,31 @@ def test_the_gradient_by_mapped_xs_is_not_vectorized():
         tf.vectorized_map(gradient, tf.constant(RNG.normal(size=[4, 10, 3])), fallback_to_while_loop=False)
 
 
-@pytest.mark.parametrize(
-    "mode",
-    [
-        "eager",
-        pytest.param(
-            "traced",
-            marks=[
-                pytest.mark.mode_table(feature="cg.scan", mode="while_loop"),
-                pytest.mark.mode_table(feature="cg.scan", mode="cond"),
-            ],
-        ),
-        pytest.param("jit", marks=pytest.mark.mode_table(feature="cg.scan", mode="while_loop_under_xla")),
-    ],
-)
+@pytest.mark.parametrize("mode", ["traced", "jit"])
 def test_inside_control_flow_and_of_itself(mode):
     def power(x, n):
         return cg.scan(lambda carry, _: (carry * x, None), tf.ones_like(x), length=n)[0]
 
-    @MODES[mode]
-    def run(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            looped = tf.while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, power(y, 3)), (0, x), maximum_iterations=2)[
-                1
-            ]
-            # XLA compiles no gradient of a loop in a branch: TensorFlow's own tf.while_loop fails there, too.
-            chosen = power(x, 4) if mode == "jit" else tf.cond(x > 1.0, lambda: power(x, 4), lambda: x)
-            nested = cg.scan(lambda carry, _: (carry + power(x, 3), None), 0.0, length=5)[0]
-            recomputed = cg.recompute_grad(lambda x: power(x, 5))(x)
-            y = looped + 10 * chosen + 100 * nested + 1000 * recomputed
-        return y, tape.gradient(y, x)
+    def value():
+        body = lambda i, y: (i + 1, power(y, 3))  # noqa: E731
+        _, looped = tf.while_loop(lambda i, y: i < 2, body, (0, x), maximum_iterations=2)
+        # XLA compiles no gradient of a loop in a branch: TensorFlow's own tf.while_loop fails there, too.
+        chosen = power(x, 4) if mode == "jit" else tf.cond(x > 1.0, lambda: power(x, 4), lambda: x)
+        nested, _ = cg.scan(lambda carry, _: (carry + power(x, 3), None), 0.0, length=5)
+        return looped + 10 * chosen + 100 * nested + 1000 * cg.recompute_grad(lambda x: power(x, 5))(x)
 
-    x = 1.1
-    y, gradient = run(tf.constant(x))
+    x = tf.constant(1.1)
+    y, gradient = MODES[mode](lambda: vjp(value, x))()
     np.testing.assert_allclose(y, x**9 + 10 * x**4 + 100 * 5 * x**3 + 1000 * x**5, rtol=1e-5)
     np.testing.assert_allclose(gradient, 9 * x**8 + 40 * x**3 + 1500 * x**2 + 5000 * x**4, rtol=1e-5)
 
 
-def test_an_upstream_gradient_of_one_result_alone():
-    xs = tf.constant(XS[:9])
-    for pick in (0, 1):
-        with tf.GradientTape() as tape:
-            tape.watch(xs)
-            result = cg.scan(lambda c, x: (c + x, c * x), tf.constant(INIT), xs)[pick]
-        dy = DC if pick == 0 else DYS[:9]
-        carries = INIT + np.concatenate([np.zeros([1, 3]), np.cumsum(XS[:9], 0)[:-1]])
-        later = np.cumsum((XS[:9] * DYS[:9])[::-1], 0)[::-1] - XS[:9] * DYS[:9]
-        expected = np.broadcast_to(DC, [9, 3]) if pick == 0 else DYS[:9] * carries + later
-        np.testing.assert_allclose(tape.gradient(result, xs, output_gradients=tf.constant(dy)), expected, rtol=1e-10)
+@pytest.mark.parametrize("used", [0, 1])
+def test_an_upstream_gradient_of_one_result_alone(used):
+    upstream, xs = [DC, DYS[:9]], tf.constant(XS[:9])
+    _, found = vjp(lambda: scanned(W)(INIT, xs)[used], xs, tf.constant(upstream[used]))
+    upstream[1 - used] = np.zeros_like(upstream[1 - used])
+    assert_close([found], [reference(INIT, XS[:9], W, *upstream)[3]])
 
 
 def test_autograph_translates_the_function_where_it_translates_the_caller():
@@ -330,38 +289,39 @@ def test_autograph_translates_the_function_where_it_translates_the_caller():
     np.testing.assert_array_equal(ys, [1, 1, 4, 4])
 
 
-@pytest.mark.mode_table(feature="cg.scan", mode="tf1")
-def test_a_session_of_tensorflow_1():
-    with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
-        x = tf.compat.v1.placeholder(tf.float64, [None, 3])
-        w = tf.compat.v1.get_variable("w", initializer=W, use_resource=True)
-        init = tf.constant(INIT)
-
-        def f(carry, x):
-            carry = tf.tanh(tf.linalg.matvec(w, carry, transpose_a=True) + x)
-            return carry, carry**2
-
-        last, ys = cg.scan(f, init, x)
-        gradients = tf.gradients([last, ys], [init, x, w], [tf.constant(DC), tf.constant(DYS[:10])])
-        session.run(tf.compat.v1.global_variables_initializer())
-        got = session.run([last, ys, *gradients], {x: XS[:10]})
-    assert_close(got, reference(INIT, XS[:10], W, DC, DYS))
-
-
 @pytest.mark.core
 @pytest.mark.mode_table(feature="cg.scan", mode="reloaded")
-def test_a_saved_model_in_a_fresh_process(tmp_path):
+@pytest.mark.mode_table(feature="cg.while_loop", mode="reloaded")
+def test_saved_functions_in_a_fresh_process(tmp_path):
     model = tf.Module()
-    model.v = tf.Variable(W)
+    model.w, model.v, model.n = tf.Variable(W), tf.Variable(test_while_loop.W), tf.Variable(2.0)
 
-    def f(carry, x):
-        carry = tf.tanh(tf.linalg.matvec(model.v, carry, transpose_a=True) + x)
-        return carry, carry**2
+    @cg.recompute_grad
+    def recomputed(x):
+        y = tf.nn.dropout(x, 0.5) * model.n
+        model.n.assign_add(1.0)
+        return y
 
     specs = [tf.TensorSpec([3], tf.float64), tf.TensorSpec([None, 3], tf.float64)]
-    model.f = tf.function(lambda init, xs: cg.scan(f, init, xs), input_signature=specs)
-    *got, _ = vjp_in_a_fresh_process(model, [INIT, XS[:10]], [DC, DYS[:10]], tmp_path)
-    assert_close(got, reference(INIT, XS[:10], W, DC, DYS))
+    model.scan = tf.function(scanned(model.w), specs)
+    specs = [tf.TensorSpec([4], tf.float64), tf.TensorSpec([], tf.int32)]
+    model.loop = tf.function(lambda x, num_steps: test_while_loop.looped(x, num_steps, model.v), specs)
+    model.recomputed = tf.function(recomputed, [tf.TensorSpec([64])])
+    ones, dy = np.ones(64, np.float32), RNG.normal(size=64).astype(np.float32)
+    tasks = {
+        "scan": ([INIT, XS[:10], "w"], [DC, DYS[:10]]),
+        "loop": ([test_while_loop.X, np.int32(13), "v"], [test_while_loop.DY]),
+        "recomputed": ([ones, "n"], [dy]),
+    }
+    found = run_in_a_fresh_process(model, tasks, tmp_path)
+    values, gradients, _ = found["scan"]
+    assert_close([*values, *gradients], reference(INIT, XS[:10], W, DC, DYS))
+    values, (dx, _, dv), _ = found["loop"]
+    assert_close([*values, dx, dv], test_while_loop.reference(13))
+    [y], (dx, dn), [n] = found["recomputed"]
+    assert_all_close([dx, dn], [dy * y, np.sum(dy * y) / 2.0], rtol=1e-4)
+    assert np.unique(y).size > 1
+    assert n == 3.0
 
 
 @pytest.mark.parametrize(
@@ -375,19 +335,11 @@ def test_only_the_beginnings_of_segments_are_kept(checkpoint, num_steps, num_car
             last, _ = cg.scan(lambda c, _: (tf.sin(tf.cos(c)) * x, None), x, length=num_steps, checkpoint=checkpoint)
         return tape.gradient(last, x)
 
-    graph = run.get_concrete_function(tf.TensorSpec([7])).graph
-    assert lists_outside_of_segments(graph) == [num_carries]
-
-
-def lists_outside_of_segments(graph):
-    """The lengths of the lists of Tensors of shape [7] that the outermost loops fill."""
-    return [
-        int(tf.get_static_value(reserve.inputs[1]))
-        for reserve in graph.get_operations()
-        if reserve.type in ("TensorListReserve", "EmptyTensorList")
-        and tf.get_static_value(reserve.inputs[0]) is not None
-        and list(tf.get_static_value(reserve.inputs[0])) == [7]
-    ]
+    # The lengths of the lists of Tensors of shape [7] that the outermost loops fill.
+    operations = run.get_concrete_function(tf.TensorSpec([7])).graph.get_operations()
+    lists = [op.inputs for op in operations if op.type in ("TensorListReserve", "EmptyTensorList")]
+    shapes_and_lengths = [[tf.get_static_value(each) for each in inputs] for inputs in lists]
+    assert [int(length) for shape, length in shapes_and_lengths if np.array_equal(shape, [7])] == [num_carries]
 
 
 @pytest.mark.mode_table(feature="cg.scan", mode="functional", outcome="unsupported")

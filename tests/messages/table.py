@@ -1,7 +1,5 @@
-"""What wrong calls raise, as text: the engine behind messages.txt."""
+"""Reads and runs the calls of messages.txt, and tells what they raise, as text."""
 
-import contextlib
-import functools
 import pathlib
 import re
 import shutil
@@ -13,79 +11,25 @@ import tensorflow as tf
 import tf_cg_ops  # noqa: F401 Before the first op runs, after which XLA takes no kernels.
 
 FILE = pathlib.Path(__file__).with_name("messages.txt")
-ROOT = FILE.parents[2]
 FOLDER = pathlib.Path(tempfile.mkdtemp(prefix="messages-"))
-X, Y = tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0])
-INTEGERS, M = tf.constant([1, 2]), tf.ones([2, 3])
-
-_HEAD = """\
-Every message that a wrong call brings, by public function. Read them as a user would.
-
-`python -m tests.messages.write` writes this file anew: review its diff. A line has the rows of the tables beside this file
-that bring the message, then the error as Python prints it. If the modes differ, it says which one it is: eager mode, a
-tf.function ("traced"), a tf.function for Tensors of unknown shapes ("unknown"), or XLA ("jit"). Two errors with a comma:
-TensorFlow raises the first with the text of the second, which Python code in a graph has raised.
-"""
-_shapes_are_known = True
+MODES = ("eager", "traced", "jit")
+_HEAD, *_PARTS = re.split(r"(?m)^# (.*?)(?: \((eager)\))?\n", FILE.read_text())
 
 
-class Row:
-    """A wrong call that is tried in other modes than most."""
-
-    def __init__(self, call, *modes):
-        self.call, self.modes = call, modes
-
-
-def eager(call):
-    return Row(call, "eager")
+def sections():
+    """The lines of each group, and whether it has other modes than most."""
+    groups = zip(_PARTS[::3], _PARTS[1::3], _PARTS[2::3], strict=True)
+    return {name: (re.split(r"\n(?! )", body.strip("\n")), only) for name, only, body in groups}
 
 
-def options(call, /, **values):
-    """A row for each value of each argument: a list of them, or a dict if they need names."""
-    return {
-        f"{name}={label if isinstance(of_name, dict) else show(value)}": functools.partial(call, **{name: value})
-        for name, of_name in values.items()
-        for label, value in (of_name.items() if isinstance(of_name, dict) else enumerate(of_name))
-    }
-
-
-def show(value):
-    if isinstance(value, tf.Tensor):
-        return f"Tensor({value.dtype.name}, {value.shape})"
-    return re.sub(r"<function (\S+) at 0x\w+>", r"\1", getattr(value, "__name__", None) or repr(value))
-
-
-def ones(*shape):
-    """A Tensor whose shape is not known while tracing in the mode "unknown"."""
-    tensor = tf.ones(shape)
-    return tensor if _shapes_are_known else tf.raw_ops.PlaceholderWithDefault(input=tensor, shape=None)
-
-
-def derive(function, *args, dy=None):
-    args = args or (X,)
-    with tf.GradientTape() as tape:
-        tape.watch(args)
-        y = function(*args)
-    return tape.gradient(y, args, output_gradients=dy)
-
-
-def tangents_of(function, *args):
-    args = args or (X,)
-    with tf.autodiff.ForwardAccumulator(args, args) as accumulator:
-        y = function(*args)
-    return accumulator.jvp(y)
-
-
-def in_tensorflow_1(function, *args):
-    """The same in a graph of TensorFlow 1."""
-    with tf.Graph().as_default():
-        x = [tf.compat.v1.placeholder(arg.dtype, arg.shape) for arg in args or (X,)]
-        tf.gradients(function(*x), x)
+def write(lines_of_group):
+    """Writes messages.txt anew, with other lines for some groups."""
+    groups = {name: (lines_of_group.get(name, lines), only) for name, (lines, only) in sections().items()}
+    titles = {name: f"# {name} ({only})" if only else f"# {name}" for name, (_, only) in groups.items()}
+    FILE.write_text(_HEAD + "\n".join("\n".join([titles[name], *groups[name][0], ""]) for name in groups))
 
 
 def _run(call, mode):
-    global _shapes_are_known
-    _shapes_are_known = mode != "unknown"
     if mode == "eager":
         return call()
     # AutoGraph would add text of its own, and a graph keeps only what its function returns.
@@ -133,50 +77,24 @@ def _without_noise(text):
     return re.sub(r"\[(\d+\.\d{4,}(?:e[-+]\d+)?)\]", lambda number: f"[{float(number[1]):.3g}]", text).strip()
 
 
-def lines_of(rows):
-    """A group of rows as lines of messages.txt, and the errors."""
-    calls_of, errors = {}, []
-    for name, row in rows.items():
-        row = row if isinstance(row, Row) else Row(row, "eager", "traced")
-        modes_of = {}
-        for mode in row.modes:
-            kind, text, error = _outcome(row.call, mode)
-            modes_of.setdefault(text, {}).setdefault(kind, []).append(mode)
+def lines_of(lines, only, names):
+    """The lines of a group with what their calls raise now, and the errors. `names` is what the calls can use."""
+    usual, modes_of = [only] if only else ["eager", "traced"], {}
+    for line in lines:
+        modes, call = re.match(rf"(?:((?:(?:{'|'.join(MODES)}),? ?)+): )?(.*?)(?: -> |$)", line).groups()
+        modes_of.setdefault(call, set()).update(modes.split(", ") if modes else usual)
+    found, errors = [], []
+    for call, modes in modes_of.items():
+        code, kinds_of = compile(call, FILE.name, "eval"), {}
+        for mode in filter(modes.__contains__, MODES):
+            kind, text, error = _outcome(lambda code=code: eval(code, names), mode)
+            kinds_of.setdefault(text, {}).setdefault(kind, []).append(mode)
             errors += [error] * (error is not None)
-        for text, kinds in modes_of.items():
+        for text, kinds in kinds_of.items():
             kind = " or ".join(k if len(kinds) == 1 else f"{k} ({', '.join(modes)})" for k, modes in kinds.items())
-            modes = (
-                "" if len(modes_of) == 1 else f" ({', '.join(mode for of_kind in kinds.values() for mode in of_kind)})"
-            )
-            calls_of.setdefault((kind, text), []).append(name + modes)
-    lines = [f"{' | '.join(calls)} -> {kind}: {text}".strip() for (kind, text), calls in calls_of.items()]
-    return [line.replace("\n", "\n    ") for line in lines], errors
-
-
-def sections():
-    """The lines of messages.txt, by group."""
-    parts = re.split(r"(?m)^# (.*)\n", FILE.read_text())
-    return {name: re.split(r"\n(?! )", body.strip("\n")) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
-
-
-def write(groups):
-    FILE.write_text(_HEAD + "".join(f"\n# {name}\n" + "\n".join(lines) + "\n" for name, lines in groups.items()))
-
-
-@contextlib.contextmanager
-def nothing_is_written():
-    """Checks that a failed call leaves the folder of all models as it was."""
-
-    def files():
-        paths = sorted(FOLDER.rglob("*"))
-        return [(path, path.lstat().st_mode, path.lstat().st_size, path.lstat().st_mtime_ns) for path in paths]
-
-    before = files()
-    try:
-        yield
-    finally:
-        if files() != before:
-            raise RuntimeError("The call has changed files.")
+            modes = [mode for of_kind in kinds.values() for mode in of_kind]
+            found.append(f"{'' if modes == usual else ', '.join(modes) + ': '}{call} -> {kind}: {text}".strip())
+    return [line.replace("\n", "\n    ") for line in found], errors
 
 
 def clean_up():

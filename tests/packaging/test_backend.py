@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 import types
+import venv
 
 import pytest
 import setuptools
@@ -21,7 +22,7 @@ PROGRAM = pathlib.Path(__file__).with_name("ask_the_build.py")
 
 def make_environment(folder, *distributions):
     """The Python of an environment with empty packages."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    venv.create(folder, symlinks=True)
     (packages,) = folder.glob("lib/python3.*/site-packages")
     for name, version in (distribution.split("==") for distribution in distributions):
         (packages / "tensorflow").mkdir(exist_ok=True)

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 from build_ops import aarch64, compiler, cuda, sources
 
-from ..support.processes import run_interpreter, run_script
+from ..support.processes import run_interpreter
 from ..support.sources import ROOT
 
 LIBRARY, WITH_CC = cg.sysconfig.get_library(), cg.sysconfig.get_library_with_cc()
@@ -171,11 +172,14 @@ def test_both_libraries_build_for_another_kind_of_processor(capfd):
     assert "both libraries compile, link and open for aarch64" in capfd.readouterr().out
 
 
-def test_bazel_compiles_as_setup_py_does(tmp_path):
-    """As a script tells Bazel."""
-    found = json.loads(run_script(ROOT / "bazel" / "find_tensorflow.py", cwd=tmp_path).stdout)
-    flags = tf.sysconfig.get_compile_flags()
+def test_bazel_compiles_as_setup_py_does(monkeypatch, capsys):
+    """As a script tells Bazel. It runs here, so that the compiler is asked only once which flags it knows."""
     hardening = compiler.hardening_flags(compiler.find_compiler())
+    monkeypatch.setattr(compiler, "hardening_flags", lambda _: hardening)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    runpy.run_path(ROOT / "bazel" / "find_tensorflow.py")
+    found = json.loads(capsys.readouterr().out)
+    flags = tf.sysconfig.get_compile_flags()
     assert found["compile_flags"] == [*compiler.COMPILE_FLAGS, *hardening, *flags[1:]]
     assert [f"-I{found['headers']}"] == [flag for flag in flags if flag.startswith("-I")]
     assert [folder for folder in found["folders"] if not pathlib.Path(found["headers"], "..", folder).is_dir()] == []

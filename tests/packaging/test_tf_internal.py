@@ -104,13 +104,6 @@ def test_python_functions_are_found_by_the_name_that_they_got():
     assert tf_internal.python_function(b"a name") is None
 
 
-def test_a_tensor_of_an_array():
-    for array in (np.array([1.5, 2.5], np.float32), np.array(3), np.zeros([2, 0], bool), np.array([1j])):
-        tensor = tf_internal.tensor_of_own_array(array)
-        assert tensor.dtype == array.dtype
-        np.testing.assert_array_equal(tensor, array)
-
-
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
 def test_accesses_of_variables_are_noted_also_those_of_inner_calls_and_branches(traced):
     frozen, branched, called, v = (tf.Variable(1.0, trainable=trainable) for trainable in (False, False, False, True))
@@ -159,11 +152,3 @@ def test_an_op_of_a_loaded_model_has_no_such_variables(tmp_path):
     assert tf_internal.find_gradient_function(op) is not None
     assert tf_internal.name_of_python_gradient(op) == ""
     assert tf_internal.num_results_of_python_gradient(op) is None
-
-
-def test_the_custom_ops_of_a_lite_model_are_those_that_are_not_built_in():
-    f = tf.function(lambda x: tf.sin(tf.math.erf(x)) + tf.math.erfc(x), input_signature=[tf.TensorSpec([2])])
-    converter = tf.lite.TFLiteConverter.from_concrete_functions([f.get_concrete_function()], tf.Module())
-    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS, tf.lite.OpsSet.SELECT_TF_OPS]
-    converter.allow_custom_ops = True
-    assert sorted(tf_internal.custom_ops_of_lite_model(converter.convert())) == ["Erfc", "FlexErf"]

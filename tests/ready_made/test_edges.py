@@ -28,10 +28,6 @@ def shrink(dy, limit=1.0):
     return dy * np.where(norm > limit, limit / norm, 1)
 
 
-def clip(dy):
-    return np.clip(dy, -2, 2)
-
-
 class Row(NamedTuple):
     """A function of a Tensor, and in NumPy its value and its gradient for an upstream gradient.
 
@@ -100,13 +96,10 @@ def hidden(x):
     return tf.where(x > 1, tf.sqrt(x), tf.zeros_like(x))
 
 
-REVERSED, SCALED = (
-    Row(lambda x: cg.reverse_gradient(x, 2.0), lambda x, dy: -2 * dy),
-    Row(lambda x: cg.scale_gradient(x, 0.25), lambda x, dy: 0.25 * dy),
-)
-CLIPPED = Row(lambda x: cg.clip_gradient(x, norm=1.0), lambda x, dy: shrink(dy))
-WATCHED = Row(lambda x: cg.watch_gradient(x, "x", callback=ignore))
-SOLVED = {"alone": True, "is_finite": True}
+# The numbers are finite, so the last upstream gradients would be the ones before.
+SOLVED = {"alone": True, "is_finite": True, "has_infinite_upstream": False}
+# The solvers have all dtypes.
+FEW_DTYPES = SOLVED | {"dtypes": [tf.bfloat16, tf.complex64]}
 SURROGATES = {
     "identity": np.ones_like,
     "hard_tanh": lambda x: (np.abs(x) <= 0.5).astype(x.dtype),
@@ -114,27 +107,27 @@ SURROGATES = {
     "fast_sigmoid": lambda x: 1 / (1 + 2 * np.abs(x)) ** 2,
 }
 ROWS = {
-    "reverse_gradient": REVERSED,
-    "scale_gradient": SCALED,
-    "clip_gradient": Row(lambda x: cg.clip_gradient(x, value=2.0), lambda x, dy: clip(dy), dtypes=REAL),
-    "clip_gradient by norm": CLIPPED,
-    "clip_gradient by global_norm": Row(lambda x: cg.clip_gradient([x], global_norm=1.0)[0], CLIPPED.gradient),
+    "reverse_gradient": Row(lambda x: cg.reverse_gradient(x, 2.0), lambda x, dy: -2 * dy),
+    "scale_gradient": Row(lambda x: cg.scale_gradient(x, 0.25), lambda x, dy: 0.25 * dy),
+    "clip_gradient": Row(lambda x: cg.clip_gradient(x, value=2.0), lambda x, dy: np.clip(dy, -2, 2), dtypes=REAL),
+    "clip_gradient by norm": Row(lambda x: cg.clip_gradient(x, norm=1.0), lambda x, dy: shrink(dy)),
+    "clip_gradient by global_norm": Row(lambda x: cg.clip_gradient([x], global_norm=1.0)[0], lambda x, dy: shrink(dy)),
     "clip_gradient under loss_scale": Row(
         lambda x: cg.clip_gradient(x, norm=1.0, loss_scale=4.0), lambda x, dy: shrink(dy, 4.0)
     ),
-    "watch_gradient": WATCHED,
+    "watch_gradient": Row(lambda x: cg.watch_gradient(x, "x", callback=ignore)),
     "checkpoint_name": Row(lambda x: cg.checkpoint_name(x, "x")),
     "grad_pass_through": Row(cg.grad_pass_through(half), value=lambda x: FACTOR * x),
     "custom_gradient": halved(cg.custom_gradient(lambda x: (half(x), half))),
     "custom_vjp": halved(cg.custom_vjp(lambda x: (half(x), ()), lambda _, dy: half(dy))),
     "custom_jvp": halved(with_tangent),
     "embed_gradient": halved(lambda x: cg.embed_gradient(half(x), half(tf.ones_like(x)), x)),
-    "compat.bayesflow.custom_gradient": halved(
-        lambda x: cg.compat.bayesflow.custom_gradient(half(x), half(tf.ones_like(x)), x)
-    ),
-    "compat.tfp_math.custom_gradient": halved(
-        lambda x: cg.compat.tfp_math.custom_gradient(half(x), half(tf.ones_like(x)), x)
-    ),
+    **{
+        f"compat.{module}.custom_gradient": halved(
+            lambda x, m=module: getattr(cg.compat, m).custom_gradient(half(x), half(tf.ones_like(x)), x)
+        )
+        for module in cg.compat.__all__
+    },
     "numpy_function": halved(cg.numpy_function(lambda x: (x * x.dtype.type(0.5), np.full_like(x, 0.5)))),
     "override_gradients": halved(cg.override_gradients(half, {"Mul": lambda op, dy: [half(dy), None]})),
     "recompute_grad": halved(cg.recompute_grad(half)),
@@ -143,10 +136,10 @@ ROWS = {
         lambda x: cg.while_loop(lambda i, _: i < 1, lambda i, c: (i + 1, half(c)), (0, x), maximum_iterations=1)[1]
     ),
     "implicit_root": halved(cg.implicit_root(residual, half), dtypes=REAL, alone=True),
-    "implicit_root by linear_solve": halved(cg.implicit_root(residual, half, linear_solve=cg.linear.cg), **SOLVED),
+    "implicit_root by linear_solve": halved(cg.implicit_root(residual, half, linear_solve=cg.linear.cg), **FEW_DTYPES),
     "implicit_fixed_point": halved(cg.implicit_fixed_point(step, half), dtypes=REAL, alone=True),
     "implicit_fixed_point by linear_solve": halved(
-        cg.implicit_fixed_point(step, half, linear_solve=cg.linear.gmres), **SOLVED
+        cg.implicit_fixed_point(step, half, linear_solve=cg.linear.gmres), **FEW_DTYPES
     ),
     "implicit_minimum": halved(cg.implicit_minimum(objective, half), dtypes=REAL, alone=True),
     **{
@@ -169,22 +162,22 @@ ROWS = {
 }
 # XLA cannot call Python.
 NOT_UNDER_XLA = {"numpy_function", "watch_gradient"}
-# They compute no numbers: predicates, switches and tools.
-NO_NUMBERS = {"rules.elementwise"}
-MODULES = {"compat", "layers", "linear", "rules", "saved_model", "sysconfig", "testing"}
+# They compute no numbers: modules, predicates and tools.
+NO_NUMBERS = {"compat", "layers", "linear", "rules", "rules.elementwise", "saved_model", "sysconfig", "testing"}
 
 
 def test_no_function_is_missing():
     parts = {"": cg, "linear.": cg.linear, "rules.": cg.rules}
     parts |= {f"compat.{name}.": getattr(cg.compat, name) for name in cg.compat.__all__}
     there = {prefix + name for prefix, module in parts.items() for name in module.__all__}
-    assert there - MODULES - NO_NUMBERS - {"__version__"} <= {name.partition(" ")[0] for name in ROWS}
+    assert there - NO_NUMBERS - {"__version__"} <= {name.partition(" ")[0] for name in ROWS}
     assert DERIVATIVES.keys() == SURROGATES.keys()
 
 
 def numbers(dtype):
+    """0.5 is where the derivative of hard_tanh ends here."""
     info = ml_dtypes.finfo(dtype.real_dtype.as_numpy_dtype)
-    real = [0.0, info.smallest_subnormal, 1.0, np.sqrt(np.longdouble(info.max)), info.max, np.inf]
+    real = [0.0, info.smallest_subnormal, 0.5, 1.0, np.sqrt(np.longdouble(info.max)), info.max, np.inf]
     real = np.array([*real, -1.5, *(-number for number in real[1:])]).astype(np.longdouble)
     with np.errstate(all="ignore"):
         return real.astype(dtype.real_dtype.as_numpy_dtype)

@@ -3,8 +3,8 @@
 import contextlib
 import functools
 import logging
+import re
 
-import keras
 import numpy as np
 import pytest
 import scipy.optimize
@@ -12,18 +12,8 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.modes import (
-    GRAPH_MODES,
-    MODES,
-    RUNS,
-    VJP_MODES,
-    assert_all_close,
-    assert_orders,
-    derivative,
-    tape_vjp,
-    vjp,
-    vjp_in_a_fresh_process,
-)
+from ..support import modes
+from ..support.modes import MODES, RUNS, VJP_MODES, assert_all_close, assert_orders, derivative, tape_vjp
 from ..support.processes import run_python
 from ..support.sources import ROOT
 from ..support.tensors import pairs, random_array
@@ -31,7 +21,7 @@ from ..support.tensors import pairs, random_array
 A = np.array([[3.0, 1.0, 0.5], [-0.5, 2.0, 0.25], [0.0, 0.75, 2.5]])
 X, DY = np.array([0.5, 1.0, -2.0]), np.array([1.0, 10.0, 100.0])
 PAIR = tf.constant([0.5, 2.0], tf.float64), tf.constant([3.0, 7.0], tf.float64)
-ALL_MODES = {**MODES, **GRAPH_MODES}
+ALL_MODES = {**MODES, **modes.GRAPH_MODES}
 
 
 def coupled_residual(y, x):
@@ -75,19 +65,8 @@ def itself(x):
     return 1.0 * x
 
 
-def orders_of_cubic():
-    """The root and its first four derivatives, from differentiating 1 = y' (3 y**2 + 1)."""
-    y = cubic_root(tf.constant(X)).numpy()
-    s = 3 * y**2 + 1
-    y1 = 1 / s
-    y2 = -6 * y * y1**2 / s
-    y3 = -(6 * y1**3 + 18 * y * y1 * y2) / s
-    y4 = -(36 * y1**2 * y2 + 18 * y * y2**2 + 24 * y * y1 * y3) / s
-    return y, y1, y2, y3, y4
-
-
 cubic = cg.implicit_root(cubic_residual, cubic_root, batched=True)
-BY_HAND = {"coupled": coupled_by_hand, "batched": lambda: np.array(orders_of_cubic()[:3]) * [0 * DY + 1, DY, DY**2]}
+BY_HAND = {"coupled": coupled_by_hand, "batched": lambda: MODES["eager"](cubic_root, X, DY)}
 FUNCTIONS = {"coupled": coupled, "batched": cubic}
 
 
@@ -96,49 +75,46 @@ FUNCTIONS = {"coupled": coupled, "batched": cubic}
     ("case", "mode"),
     [
         *(pytest.param("coupled", mode, marks=pytest.mark.core) for mode in ("eager", "traced", "jit")),
-        *(("coupled", mode) for mode in ALL_MODES if mode not in RUNS),
+        *(("coupled", mode) for mode in ALL_MODES if mode not in (*RUNS, "forward_mode")),
         *(("batched", mode) for mode in ("eager", "jit", "forward_mode")),
     ],
 )
 def test_first_and_second_order(case, mode):
-    assert_orders(ALL_MODES[mode](FUNCTIONS[case], X, DY), BY_HAND[case]())
+    part = slice(1 if mode == "forward_mode" else None)  # It calls the function for each element.
+    found = ALL_MODES[mode](FUNCTIONS[case], X[part], DY[part])
+    assert_orders(found, [numbers[part] for numbers in BY_HAND[case]()])
 
 
 @pytest.mark.mode_table(feature="implicit_root", mode="reloaded")
 def test_a_saved_model_in_a_fresh_process(tmp_path):
-    model = tf.Module()
-    model.v = tf.Variable(2.0, dtype=tf.float64, trainable=False)
-    function = cg.implicit_root(lambda y, x: cubic_residual(y, x * model.v), lambda x: cubic_root(x * model.v))
-    model.f = tf.function(function, input_signature=[tf.TensorSpec([3], tf.float64)])
-    y, dx, dv, _ = vjp_in_a_fresh_process(model, [X / 2], [DY], tmp_path)
-    expected, slope, *_ = orders_of_cubic()
-    assert_all_close([y, dx, dv], [expected, 2 * DY * slope, np.sum(DY * slope * X / 2)], rtol=1e-12)
-
-
-def test_a_loaded_model(tmp_path):
     """It has second derivatives, and errors."""
     model = tf.Module()
-    wrong = {
+    model.v = tf.Variable(2.0, dtype=tf.float64, trainable=False)
+    functions = {
+        **FUNCTIONS,
+        "scaled": cg.implicit_root(lambda y, x: cubic_residual(y, x * model.v), lambda x: cubic_root(x * model.v)),
         "lost": cg.implicit_root(lambda y, x: tf.round(y) - x, itself),
         "unsolved": cg.implicit_root(cubic_residual, itself),
     }
-    for name, function in {**FUNCTIONS, **wrong}.items():
+    for name, function in functions.items():
         setattr(model, name, tf.function(function, input_signature=[tf.TensorSpec([3], tf.float64)]))
-    tf.saved_model.save(model, str(tmp_path))
-    loaded = tf.saved_model.load(str(tmp_path))
-    for name, run in (("coupled", MODES["eager"]), ("batched", MODES["eager"]), ("batched", MODES["jit"])):
-        assert_orders(run(getattr(loaded, name), X, DY), BY_HAND[name]())
-    with pytest.raises(RuntimeError, match="must have a derivative with respect to y"):
-        MODES["eager"](loaded.lost, X, DY)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="must be zero at the y that"):
-        MODES["eager"](loaded.unsolved, X, DY)
+    tasks = dict.fromkeys(functions, (X, DY, ["eager"])) | {"batched": (X, DY, ["jit"]), "scaled": ([X / 2, "v"], [DY])}
+    found = modes.run_in_a_fresh_process(model, tasks, tmp_path)
+    for name, mode in (("coupled", "eager"), ("batched", "jit")):
+        assert_orders(found[name][mode], BY_HAND[name]())
+    expected, slope, _ = BY_HAND["batched"]()
+    (y,), (dx, dv), _ = found["scaled"]
+    assert_all_close([y, dx, dv], [expected, 2 * slope, np.sum(slope * X / 2)], rtol=1e-12)
+    assert re.match("RuntimeError: .* must have a derivative with respect to y", found["lost"])
+    assert re.match("(?s)InvalidArgumentError: .* must be zero at the y that", found["unsolved"])
 
 
 def test_the_third_and_fourth_order():
-    third = derivative(derivative(derivative(cg.implicit_root(cubic_residual, cubic_root))))
-    np.testing.assert_allclose(RUNS["traced"](third)(tf.constant(X)), orders_of_cubic()[3], rtol=1e-10)
-    fourth = derivative(derivative(derivative(derivative(cubic))))
-    np.testing.assert_allclose(fourth(tf.constant(X)), orders_of_cubic()[4], rtol=1e-9)
+    x = tf.constant(X)
+    third = lambda function: derivative(derivative(derivative(function)))  # noqa: E731
+    found = RUNS["traced"](third(cg.implicit_root(cubic_residual, cubic_root)))(x)
+    np.testing.assert_allclose(found, third(cubic_root)(x), rtol=1e-10)
+    np.testing.assert_allclose(derivative(third(cubic))(x), derivative(third(cubic_root))(x), rtol=1e-9)
 
 
 def richardson(vjp, dy, steps=400):
@@ -203,6 +179,14 @@ def structure(inner, **options):
 
 GMRES = functools.partial(cg.linear.gmres, tol=1e-13)
 CG = functools.partial(cg.linear.cg, tol=1e-13)
+
+
+def linear(solver, inner):
+    """A diagonal matrix that is read in the same ways."""
+    ones = tf.ones([2], tf.float64)
+    return lambda *args, **kwargs: cubic_root(solver(lambda u: u / inner(*args, **kwargs), ones, tol=1e-14))
+
+
 KINDS = {
     "root": root,
     "batch": functools.partial(root, batched=True),
@@ -213,6 +197,8 @@ KINDS = {
     "minima": functools.partial(minimum, batched=True),
     "structure": structure,
     "structures": functools.partial(structure, batched=True),
+    "linear.cg": functools.partial(linear, cg.linear.cg),
+    "linear.gmres": functools.partial(linear, cg.linear.gmres),
 }
 
 
@@ -221,7 +207,7 @@ def exact(inner):
 
 
 W = tf.Variable([4.0, 5.0], dtype=tf.float64)
-CONSTANT = tf.Variable([2.0, 3.0], dtype=tf.float64, trainable=False)
+CONSTANT = tf.Variable([4.0, 5.0], dtype=tf.float64, trainable=False)
 
 
 def nested(tree, *, power):
@@ -230,6 +216,16 @@ def nested(tree, *, power):
 
 def ragged(x):
     return tf.RaggedTensor.from_row_lengths(x, [2])
+
+
+called = tf.function(lambda x: tf.math.l2_normalize(tf.tanh(x), -1))
+
+
+def with_control_flow(x):
+    y = tf.cond(tf.reduce_sum(x) > -100.0, lambda: called(x), lambda: x)
+    y = tf.switch_case(tf.constant(1), [lambda: x, lambda: y * x, lambda: x**3])
+    body = lambda i, y: (i + 1, called(y) * x)  # noqa: E731
+    return tf.while_loop(lambda *_: True, body, (0, y), maximum_iterations=2)[1]
 
 
 # How the function of a Tensor x and the two variables above gets and reads them; `make` is one of the kinds, or `exact`.
@@ -243,52 +239,61 @@ PLACES = {
     "variable": lambda make, x: make(lambda a: a * W * CONSTANT)(x),
     "variable as an argument, too": lambda make, x: make(lambda a, b: a * b["w"] * W)(x, {"w": W}),
     "no derivative": lambda make, x: make(lambda a, b: a + tf.stop_gradient(b))(x**2, CONSTANT * 1.0),
+    "control flow": lambda make, x: make(with_control_flow)(x),
+    "control flow, closed over": lambda make, x: make(lambda: with_control_flow(x))(),
+    "a tape": lambda make, x: make(derivative(lambda a: a**4))(x),
 }
 
 
-def second_orders(function, x, dy):
-    """The value, its gradients, and second derivatives."""
+def second_orders(function, change, x, dy):
+    """The value, its gradients, and second derivatives. After the call, the variables change."""
     sources = [x, W, CONSTANT]
+    for variable in (W, CONSTANT):
+        variable.assign([4.0, 5.0])
     with tf.GradientTape() as outer:
         outer.watch(sources)
-        value, first = vjp(lambda: function(x), sources, dy)
+        with tf.GradientTape() as tape:
+            tape.watch(sources)
+            value = function(x)
+        for variable in (W, CONSTANT):
+            variable.assign_add(change)
+        first = tape.gradient(value, sources, dy)
         weighted = tf.add_n([tf.reduce_sum(dy * dx**2) for dx in first if dx is not None])
+    W.assign_add(change)
     return value, *first, *outer.gradient(weighted, sources)
 
 
 ALL_KINDS = [("positional", kind, ("eager", "traced")[i % 2]) for i, kind in enumerate(KINDS)]
-ALL_KINDS += [("positional", kind, "jit") for kind in ("batch", "minimum", "structure")]
-ALL_PLACES = [
-    (place, [*KINDS][i], mode) for i, place in enumerate(PLACES) for mode in ("eager", ["traced", "around"][i % 2])
-]
+ALL_PLACES = [(place, [*KINDS][i % 9], ("eager", "traced", "around")[i % 3]) for i, place in enumerate(PLACES)]
+UNDER_XLA = [("positional", "batch", "jit"), ("positional", "structure", "jit")]
+UNDER_XLA += [pytest.param("control flow", "root", "jit", marks=pytest.mark.slow)]
+MORE = [("control flow", "minimum", "eager"), ("a tape", "linear.cg", "eager"), ("a tape", "linear.gmres", "eager")]
 
 
-@pytest.mark.parametrize(("place", "kind", "mode"), ALL_KINDS + ALL_PLACES)
+@pytest.mark.parametrize(("place", "kind", "mode"), ALL_KINDS + ALL_PLACES[1:] + UNDER_XLA + MORE)
 def test_gradients_of_all_that_the_equations_read(place, kind, mode):
-    """First and second derivatives. "around": the tapes of both are outside of the tf.function."""
+    """First and second derivatives, for the variables as they were at the call.
+
+    "around": the tapes of both are outside of the tf.function.
+    """
     function = functools.partial(PLACES[place], KINDS[kind])
-    if mode == "around":
-        found = second_orders(tf.function(function), *PAIR)
-    else:
-        found = RUNS[mode](functools.partial(second_orders, function))(*PAIR)
-    for got, expected in zip(found, second_orders(functools.partial(PLACES[place], exact), *PAIR), strict=True):
+    function, run = (tf.function(function), RUNS["eager"]) if mode == "around" else (function, RUNS[mode])
+    found = run(functools.partial(second_orders, function, [1.0, -1.0]))(*PAIR)
+    exactly = second_orders(functools.partial(PLACES[place], exact), [0.0, 0.0], *PAIR)
+    for got, expected in zip(found, exactly, strict=True):
         if expected is None:  # TensorFlow has zeros for some Tensors outside of a tf.function.
             assert got is None or (mode == "around" and not np.any(got))
         else:
             np.testing.assert_allclose(got, expected, rtol=1e-8)
 
 
-def ridge_loss(w, a, b, strength):
-    return tf.reduce_sum((tf.linalg.matvec(a, w) - b) ** 2) / 2 + strength * tf.reduce_sum(w**2) / 2
+def test_powers_of_what_is_zero_at_the_solution():
+    """TensorFlow's third derivative of a power by `**` is nan there."""
 
+    def objective(y, x):
+        return tf.reduce_sum((y - x**2) ** 2 + (y - x**2) ** 3 + (y - x**2) ** 4.0)
 
-def ridge_gradient(w, *args):
-    return derivative(lambda w: ridge_loss(w, *args))(w)
-
-
-def ridge(a, b, strength):
-    matrix = tf.linalg.matmul(a, a, transpose_a=True) + strength * tf.eye(2, dtype=a.dtype)
-    return tf.linalg.solve(matrix, tf.linalg.matvec(a, b, transpose_a=True)[:, None])[:, 0]
+    assert_orders(MODES["traced"](cg.implicit_minimum(objective, tf.square), X, DY), [X**2, 2 * X * DY, 2 * DY**2])
 
 
 def matvec_solve(a, b):
@@ -303,8 +308,6 @@ def random(*shapes, dtype=tf.float64):
     return [a + 4 * np.eye(a.shape[-1]) if a.ndim > 1 and a.shape[-1] == a.shape[-2] else a for a in arrays]
 
 
-RIDGE = [*random([4, 2], [4]), np.array(0.5)]
-RIDGES = cg.implicit_root(ridge_gradient, ridge), cg.implicit_minimum(ridge_loss, ridge)
 SYSTEM = cg.implicit_root(lambda y, a, b: tf.linalg.matvec(a, y) - b, matvec_solve)
 SYSTEMS = cg.implicit_root(lambda y, a, c: a @ y - c, tf.linalg.solve, batched=True)
 CUBIC = cg.implicit_root(cubic_residual, cubic_root)
@@ -312,18 +315,16 @@ ONE, BATCH = structure(tf.identity), structure(tf.identity, batched=True)
 UNKNOWN, JIT = "unknown_shape", "jit_unknown_shape"
 # The implicit function, its closed form, the arguments, and modes.
 MATRICES = {
-    "a system": (SYSTEM, matvec_solve, random([4, 4], [4]), ["eager", "unknown_rank"]),
+    "a system": (SYSTEM, matvec_solve, random([4, 4], [4]), ["unknown_rank"]),
     "a complex system": (SYSTEM, matvec_solve, random([4, 4], [4], dtype=tf.complex128), ["eager"]),
     "systems for matrices": (SYSTEMS, tf.linalg.solve, random([5, 2, 2], [5, 2, 3]), ["eager", JIT]),
     "no systems": (SYSTEMS, tf.linalg.solve, random([0, 2, 2], [0, 2, 3]), [UNKNOWN]),
     "structures": (BATCH, cubic_root, random([4]), [UNKNOWN]),
     "no structures": (BATCH, cubic_root, random([0]), [UNKNOWN]),
-    "ridge": (RIDGES[1], ridge, RIDGE, ["eager", UNKNOWN]),
-    "ridge by a tape": (RIDGES[0], ridge, RIDGE, ["eager", "traced"]),
     "a scalar": (CUBIC, cubic_root, random([]), ["eager"]),
     "a matrix": (CUBIC, cubic_root, random([2, 3]), ["eager"]),
     "no unknown": (CUBIC, cubic_root, random([0]), ["traced"]),
-    "aux": (ONE, cubic_root, random([3]), ["eager", "tf1"]),
+    "aux": (ONE, cubic_root, random([3]), ["tf1"]),
 }
 
 
@@ -336,27 +337,14 @@ def test_arguments_and_unknowns_of_every_shape(case, mode):
     assert_all_close([value, *gradients], [expected, *expected_gradients], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("function", RIDGES)
-@pytest.mark.parametrize("mode", ["eager", "traced"])
-def test_forward_mode_of_a_function_with_a_tape(function, mode):
-    a, b, strength = map(tf.constant, RIDGE)
+@pytest.mark.parametrize(("kind", "mode"), [("root", "eager"), ("minimum", "traced")])
+def test_forward_mode_of_equations_with_a_tape(kind, mode):
+    def jvp(make, x, t):
+        with tf.autodiff.ForwardAccumulator(x, t) as accumulator:
+            y = PLACES["a tape"](make, x)
+        return accumulator.jvp(y)
 
-    def jvp(function, strength):
-        with tf.autodiff.ForwardAccumulator(strength, tf.ones_like(strength)) as accumulator:
-            w = function(a, b, strength)
-        return accumulator.jvp(w)
-
-    found = RUNS[mode](functools.partial(jvp, function))(strength)
-    np.testing.assert_allclose(found, jvp(ridge, strength), rtol=1e-11)
-
-
-@pytest.mark.parametrize(("dtype", "batched"), pairs([tf.float16, tf.bfloat16], [False, True], quick=2))
-def test_a_root_in_16_bits(dtype, batched):
-    x, dy = tf.constant([0.7, -1.3, 1.1], dtype), tf.constant([1.0, 10.0, -3.0], dtype)
-    solve = lambda x: tf.cast(cubic_root(tf.cast(x, tf.float64)), dtype)  # noqa: E731
-    y, dx = vjp(lambda: cg.implicit_root(cubic_residual, solve, batched=batched)(x), x, dy)
-    expected = np.array([1.0, 10.0, -3.0]) / (1 + 3 * tf.cast(y, tf.float64).numpy() ** 2)
-    np.testing.assert_allclose(tf.cast(dx, tf.float64), expected, rtol=4e-2)
+    np.testing.assert_allclose(RUNS[mode](functools.partial(jvp, KINDS[kind]))(*PAIR), jvp(exact, *PAIR), rtol=1e-9)
 
 
 def test_a_linear_solver_gets_and_returns_the_structure():
@@ -367,47 +355,8 @@ def test_a_linear_solver_gets_and_returns_the_structure():
         return GMRES(vjp, dy)
 
     function = structure(tf.identity, linear_solve=linear_solve)
-    np.testing.assert_allclose(derivative(function)(tf.constant(X)), orders_of_cubic()[1], rtol=1e-9)
+    np.testing.assert_allclose(derivative(function)(tf.constant(X)), derivative(cubic_root)(tf.constant(X)), rtol=1e-9)
     assert seen == [(["a", "b"], [[3, 1, 1], [3]])]
-
-
-READERS = {
-    **{name: (lambda v, x, kind=kind: kind(lambda a: a * v)(x)) for name, kind in KINDS.items()},
-    "linear.cg": lambda v, x: cubic_root(cg.linear.cg(lambda u: u / v, x, tol=1e-14)),
-    "linear.gmres": lambda v, x: cubic_root(cg.linear.gmres(lambda u: u / v, x, tol=1e-14)),
-}
-
-
-MODES_OF_READERS = {
-    "eager": ("root", "minimum", "gmres", "linear.cg"),
-    "traced": ("batch", "linear.gmres"),
-    "jit": ("root",),
-}
-
-
-@pytest.mark.parametrize(
-    ("mode", "reader"), [(m, reader) for m, readers in MODES_OF_READERS.items() for reader in readers]
-)
-def test_the_gradient_belongs_to_the_value_that_a_variable_had(reader, mode):
-    """A function of x v, where v changes between the value and the gradient: first and second derivatives."""
-    v = tf.Variable([3.0, 4.0], dtype=tf.float64)
-
-    def run(function, change, x, dy):
-        with tf.GradientTape(persistent=True) as outer:
-            outer.watch(x)
-            with tf.GradientTape(persistent=True) as tape:
-                tape.watch(x)
-                y = function(v, x)
-            v.assign_add(change)
-            dv = tape.gradient(y, v, output_gradients=dy)
-            v.assign_add(change)
-            dx = tape.gradient(y, x, output_gradients=dy)
-        v.assign_add(change)
-        return y, dx, dv, outer.gradient(dx, v, output_gradients=dy), outer.gradient(dv, x, output_gradients=dy)
-
-    expected = run(lambda v, x: cubic_root(x * v), [0.0, 0.0], *PAIR)
-    found = RUNS[mode](functools.partial(run, READERS[reader], [1.0, 1.0]))(*PAIR)
-    assert_all_close(found, expected, rtol=1e-8)
 
 
 @pytest.mark.parametrize("mode", ["eager", "traced"])
@@ -508,16 +457,7 @@ def test_nothing_differentiable(mode, caplog):
     assert not caplog.records
 
 
-def test_in_a_functional_model():
-    inputs = keras.Input([3], dtype="float64")
-    model = keras.Model(inputs, root(lambda a, b: a * b)(inputs, inputs))
-    _, (dx,) = tape_vjp(model, [tf.constant(X[None])], tf.constant(DY[None]))
-    y = cubic_root(tf.constant(X**2)).numpy()
-    np.testing.assert_allclose(dx[0], 2 * X * DY / (3 * y**2 + 1))
-
-
-@pytest.mark.parametrize("mode", ["eager", "traced"])
-def test_the_system_of_a_symmetric_contraction_is_positive_definite(mode):
+def test_the_system_of_a_symmetric_contraction_is_positive_definite():
     """So `linear.cg` solves it. The fixed point is the one of y = S y + x, whose derivative is the inverse of I - S."""
     symmetric = np.array([[0.5, -0.3, 0.0], [-0.3, -0.6, 0.1], [0.0, 0.1, 0.2]])
     inverse, dy = np.linalg.inv(np.eye(3) - symmetric), np.array([1.0, -10.0, 100.0])
@@ -526,9 +466,7 @@ def test_the_system_of_a_symmetric_contraction_is_positive_definite(mode):
         return tf.linalg.matvec(symmetric, y) + x
 
     solve = cg.implicit_fixed_point(step, lambda x: tf.linalg.matvec(inverse, x), linear_solve=CG)
-    _, (dx,) = RUNS[mode](lambda x, dy: tape_vjp(solve, [x], dy))(
-        tf.constant([1.0, 2.0, 3.0], tf.float64), tf.constant(dy)
-    )
+    _, (dx,) = tape_vjp(solve, [tf.constant([1.0, 2.0, 3.0], tf.float64)], tf.constant(dy))
     np.testing.assert_allclose(dx, inverse @ dy, rtol=1e-9)
 
 
@@ -538,24 +476,11 @@ def test_a_singular_jacobian_is_left_to_the_linear_solver():
         derivative(function)(tf.constant([0.0, 1.0]))
 
 
-NOT_SOLVED = {
-    "root": lambda **options: cg.implicit_root(cubic_residual, itself, **options),
-    "fixed point": lambda **options: cg.implicit_fixed_point(lambda y, x: x / y, lambda x: 0.1 * x, **options),
-    "minimum": lambda **options: cg.implicit_minimum(lambda y, x: tf.reduce_sum((y - 3.0 * x) ** 2), itself, **options),
-}
-
-
-@pytest.mark.parametrize(("case", "mode"), pairs(NOT_SOLVED, RUNS))
-def test_a_y_that_does_not_solve_the_equations_is_an_error(case, mode):
-    """XLA drops assertions."""
-
-    def gradient(function):
-        return RUNS[mode](lambda x: vjp(lambda: function(x), x, DY)[1])(tf.constant(X))
-
-    gradient(NOT_SOLVED[case](check_solution=False))
-    error = pytest.raises(tf.errors.InvalidArgumentError, match=r"Check that the .* takes y first and that the solver")
-    with contextlib.nullcontext() if mode == "jit" else error:
-        gradient(NOT_SOLVED[case]())
+@pytest.mark.parametrize(("mode", "options"), [("eager", {"check_solution": False}), ("jit", {})])
+def test_a_y_that_does_not_solve_the_equations_is_no_error_if_nothing_checks_it(mode, options):
+    """XLA drops assertions. The page of messages has the error."""
+    function = cg.implicit_root(cubic_residual, itself, **options)
+    np.testing.assert_allclose(RUNS[mode](derivative(function))(tf.constant(X)), 1 / (3 * X**2 + 1))
 
 
 @pytest.mark.parametrize(
@@ -587,19 +512,18 @@ import tf_cg_ops as cg
 tf.experimental.numpy.experimental_enable_numpy_behavior(dtype_conversion_mode="all")
 x = tf.constant([4.0, 9.0])
 assert not isinstance(x, tf.Tensor)
-for function in [
+for i, function in enumerate([
     cg.implicit_root(lambda y, x: y * y - x * x, lambda x: (x * x) ** 0.5),
     cg.implicit_fixed_point(lambda y, x: (y + x) / 2.0, lambda x: 1.0 * x),
     cg.implicit_minimum(lambda y, x: tf.reduce_sum((y - x) ** 2), lambda x: 1.0 * x),
     lambda x: 2.0 * cg.linear.cg(lambda u: 2.0 * u, x),
     lambda x: 2.0 * cg.linear.gmres(lambda u: 2.0 * u, x),
-]:
-    for run in (function, tf.function(function)):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = run(x)
-        np.testing.assert_allclose(y, x, rtol=1e-5)
-        np.testing.assert_allclose(tape.gradient(y, x), [1.0, 1.0], rtol=1e-5)
+]):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x) if i % 2 else tf.function(function)(x)
+    np.testing.assert_allclose(y, x, rtol=1e-5)
+    np.testing.assert_allclose(tape.gradient(y, x), [1.0, 1.0], rtol=1e-5)
 """
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import itertools
 import re
 
 import numpy as np
@@ -11,7 +10,8 @@ import tensorflow as tf
 
 import tf_cg_ops as cg
 
-from ..support.modes import RUNS, assert_all_close, derivative, vjp, vjp_in_a_fresh_process
+from ..support.mode_table import fills
+from ..support.modes import MODES, RUNS, assert_all_close, derivative, run_in_a_fresh_process, tape_vjp, vjp
 from ..support.tensors import pairs, random_array
 
 SOLVERS = {"cg": cg.linear.cg, "gmres": cg.linear.gmres}
@@ -21,7 +21,6 @@ SYMMETRIC, ANY = (
 )
 S = SYMMETRIC[:2, :2]
 ONES, DY = np.ones(3), np.array([1.0, 10.0, 100.0])
-VECTOR = tf.constant([1.0, 2.0])
 
 
 def solve_by(solver, matrix, right, **options):
@@ -32,6 +31,11 @@ def dense(matrix, right):
     return tf.linalg.solve(matrix, right[:, None])[:, 0]
 
 
+def nonlinear(x, solve=None):
+    """A solution whose matrix depends on x, too."""
+    return (solve or functools.partial(solve_by, "gmres"))(ANY + tf.linalg.diag(x), tf.sin(x))
+
+
 def orders(solve, matrix, right):
     """The solution and its first and second derivatives, with respect to the matrix and the right-hand side."""
     sources, weights = [matrix, right], np.array([[1.0, 2.0, 3.0], [3.0, -1.0, 2.0], [2.0, 2.0, 9.0]])
@@ -40,11 +44,6 @@ def orders(solve, matrix, right):
         u, first = vjp(lambda: solve(matrix, right), sources, tf.constant(DY))
         weighted = tf.reduce_sum(first[0] * weights) + tf.reduce_sum(first[1] ** 2)
     return u, *first, *outer.gradient(weighted, sources)
-
-
-def under_xla(rows, quick):
-    """The rows under XLA, which compiles for seconds: these few, and the others with the slow tests."""
-    return [pytest.param(row, "jit", marks=[] if row in quick else pytest.mark.slow) for row in rows]
 
 
 EIGEN = np.ones([3, 3]) + 3 * np.eye(3)
@@ -59,24 +58,27 @@ CASES = {
 }
 
 
+def marked(solver, mode):
+    return pytest.param(solver, mode, marks=[pytest.mark.core, pytest.mark.mode_table(feature=solver, mode=mode)])
+
+
 @pytest.mark.parametrize(
     ("case", "mode"),
     [
-        *(pytest.param(case, mode, marks=[pytest.mark.core] * (mode != "traced")) for case in SOLVERS for mode in RUNS),
-        *((case, "around") for case in SOLVERS),
-        *pairs([case for case in CASES if case not in SOLVERS], ["eager", "traced"]),
-        *under_xla([case for case in CASES if case not in SOLVERS], []),
+        marked("cg", "eager"),
+        marked("cg", "jit"),
+        marked("gmres", "traced"),
+        ("gmres", "around"),
+        *pairs([case for case in CASES if case not in SOLVERS], RUNS),
     ],
 )
 def test_the_exact_solution_is_differentiated(case, mode):
     """Not the iterations. "around": the tapes of both derivatives are outside of the tf.function."""
     solver, systems, options = CASES[case]
     solve = functools.partial(solve_by, solver, **options)
-    run = (
-        functools.partial(orders, tf.function(solve))
-        if mode == "around"
-        else RUNS[mode](functools.partial(orders, solve))
-    )
+    if mode == "around":
+        mode, solve = "eager", tf.function(solve)
+    run = RUNS[mode](functools.partial(orders, solve))
     for system in systems:
         matrix, right = map(tf.constant, system)
         for found, expected in zip(run(matrix, right), orders(dense, matrix, right), strict=True):
@@ -86,30 +88,22 @@ def test_the_exact_solution_is_differentiated(case, mode):
 HERMITIAN, COMPLEX = np.array([[4.0, 1.0 - 2.0j], [1.0 + 2.0j, 3.0]]), np.array([[4.0, 1.0 - 1j], [1.5 + 2j, 5.0]])
 # The solver, the matrix, the right-hand side, options and the tolerance of the result.
 VALUES = {
-    "restarts": (
-        "gmres",
-        random_array(np.random.default_rng(1), [25, 25]) + 12 * np.eye(25),
-        np.arange(25.0),
-        {"restart": 7},
-    ),
+    "restarts": ("gmres", np.tri(25, 25, 12) + 12 * np.eye(25), np.arange(25.0), {"restart": 7}),
     "more directions than unknowns": ("gmres", S, [1.0, 2.0], {"restart": 40}),
     "no positive diagonal": ("gmres", [[0.0, 0, 1], [1.0, 0, 0], [0.0, 1, 0]], [1.0, 0.0, 0.0], {}),
-    "float32": ("cg", S, np.float32([1, 2]), {"tol": 1e-5}),
     "float16": ("gmres", S, np.float16([1, 2]), {}),
     "bfloat16": ("cg", S, np.array([1, 2], tf.bfloat16.as_numpy_dtype), {}),
     "complex": ("cg", HERMITIAN, [1.0 - 1j, 2j], {}),
     "complex, gmres": ("gmres", COMPLEX, [1.0 - 1j, 2j], {}),
-    "small": ("cg", S, np.float32([1e-30, 2e-30]), {"tol": 1e-5}),
-    "large": ("gmres", S, np.float32([1e30, 2e30]), {"tol": 1e-5}),
     "the identity": ("gmres", 2 * np.eye(3), [1.0, 2.0, -3.0], {"tol": np.float32(1e-6)}),
     "no unknown": ("cg", np.zeros([0, 0]), np.zeros(0), {}),
 }
 
 
-@pytest.mark.parametrize(
-    ("case", "mode"),
-    [*pairs(VALUES, ["eager", "traced"]), *under_xla(VALUES, ["no positive diagonal", "bfloat16"])],
-)
+XLA = [("no positive diagonal", "jit"), ("bfloat16", "jit")]
+
+
+@pytest.mark.parametrize(("case", "mode"), [*pairs(VALUES, ["eager", "traced"]), *XLA])
 def test_values_and_gradients(case, mode):
     """The products with the matrix have the dtype of the right-hand side. The gradient is the one for `right` upstream."""
     solver, matrix, right, options = VALUES[case]
@@ -126,20 +120,6 @@ def test_values_and_gradients(case, mode):
         np.testing.assert_allclose(tf.cast(found, wide.dtype), np.linalg.solve(m, wide), tolerance, tolerance * largest)
 
 
-@pytest.mark.parametrize(("solver", "mode"), [("cg", "eager"), ("gmres", "traced")])
-def test_structures(mode, solver):
-    """The unknowns depend on each other."""
-
-    def operator(u):
-        return {"a": 4 * u["a"] + u["b"][0][0], "b": [3 * u["b"][0] + tf.reduce_sum(u["a"]) * tf.one_hot(0, 2)]}
-
-    right = {"a": tf.constant([[1.0], [2.0], [3.0]]), "b": [tf.constant([5.0, 6.0])]}
-    u = RUNS[mode](lambda right: SOLVERS[solver](operator, right, tol=1e-6))(right)
-    assert_all_close(tf.nest.flatten(operator(u)), tf.nest.flatten(right), rtol=1e-4)
-    assert u["a"].shape == [3, 1]
-    np.testing.assert_allclose(SOLVERS[solver](lambda u: 4 * u, tf.constant(2.0)), 0.5, rtol=1e-6)
-
-
 def test_many_unknowns(rng):
     """Their matrix would take 80 GB."""
     diagonal = tf.constant(np.linspace(1.0, 3.0, 100_000))
@@ -149,7 +129,7 @@ def test_many_unknowns(rng):
 
     right = tf.constant(random_array(rng, [100_000]))
     for solve in (cg.linear.cg, functools.partial(cg.linear.gmres, restart=10)):
-        u = tf.function(lambda right, solve=solve: solve(tridiagonal, right))(right)
+        u = solve(tridiagonal, right)
         assert tf.norm(tridiagonal(u) - right) <= 1.1e-5 * tf.norm(right)
 
 
@@ -174,18 +154,17 @@ def test_a_start_and_a_preconditioner_save_applications(rng):
     assert count(cg.linear.gmres, np.diag([2.0, 3.0]), np.array([2.0, 6.0]), restart=3)[1] == 2 + 1
 
 
-@pytest.mark.parametrize("mode", ["eager", pytest.param("traced", marks=pytest.mark.slow)])
-def test_the_third_derivative_with_respect_to_what_the_matrix_reads(mode):
+def test_the_third_derivative_with_respect_to_what_the_matrix_reads():
     """The sum of the solution is 3 / p."""
     third = derivative(derivative(derivative(lambda p: cg.linear.cg(lambda u: p * u, tf.constant([1.0, 2.0])))))
-    np.testing.assert_allclose(RUNS[mode](third)(tf.constant(2.0)), -18 / 16, rtol=1e-5)
+    np.testing.assert_allclose(third(tf.constant(2.0)), -18 / 16, rtol=1e-5)
 
 
 @pytest.mark.mode_table(feature="solver", mode="forward_mode_eager")
 @pytest.mark.parametrize(
     ("solver", "wrap", "captures"),
     [
-        *((solver, wrap, False) for solver in SOLVERS for wrap in ("eager", "traced")),
+        *(("cg", "eager", False), ("gmres", "traced", False)),
         pytest.param("cg", "traced", True, marks=pytest.mark.slow),  # TensorFlow takes 20 seconds.
     ],
 )
@@ -216,25 +195,24 @@ def test_shapes_known_at_run_time_only(solver):
         run(right, right[:1])
 
 
-def table(feature, outcome="passed"):
-    return pytest.param(feature, marks=pytest.mark.mode_table(feature=feature, mode="vectorized_map", outcome=outcome))
+@fills("vectorized_map", "cg")
+def test_vectorized_map():
+    right, solve = np.array([[1.0, 2.0], [0.0, 0.0], [-3.0, 1.0]]), functools.partial(solve_by, "cg", S)
 
-
-@pytest.mark.parametrize("solver", [table("cg"), table("gmres", "unsupported")])
-def test_vectorized_map(solver):
-    """TensorFlow does not vectorize GMRES's QR factorization."""
-    right, solve = np.array([[1.0, 2.0], [0.0, 0.0], [-3.0, 1.0]]), functools.partial(solve_by, solver, S)
-    if solver == "gmres":
-        with pytest.raises(ValueError, match="No pfor vectorization defined for Qr"):
-            tf.vectorized_map(solve, tf.constant(right), fallback_to_while_loop=False)
-
-    @tf.function  # One trace: TensorFlow takes ten seconds to vectorize the derivatives.
+    @tf.function  # One trace: TensorFlow takes seconds to vectorize the derivatives.
     def mapped(right):
-        return tf.vectorized_map(solve, right, fallback_to_while_loop=solver == "gmres")
+        return tf.vectorized_map(solve, right, fallback_to_while_loop=False)
 
     np.testing.assert_allclose(mapped(tf.constant(right)), np.linalg.solve(S, right.T).T, rtol=1e-9, atol=1e-12)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=rf"linear\.{solver} did not converge"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"linear\.cg did not converge"):
         mapped(tf.constant(right * [[1.0], [1.0], [np.nan]]))
+
+
+@pytest.mark.mode_table(feature="gmres", mode="vectorized_map", outcome="unsupported")
+def test_gmres_is_not_vectorized():
+    """TensorFlow cannot vectorize a QR factorization. With a fallback, it takes a loop."""
+    with pytest.raises(ValueError, match="No pfor vectorization defined for Qr"):
+        tf.vectorized_map(functools.partial(solve_by, "gmres", S), np.ones([3, 2]), fallback_to_while_loop=False)
 
 
 @pytest.mark.slow  # TensorFlow takes half a minute to vectorize the derivatives.
@@ -246,26 +224,6 @@ def test_gradients_around_a_map_with_the_matrix_in_a_variable(solver):
     expected = np.linalg.solve(S, upstream.T).T
     np.testing.assert_allclose(by_right, expected, rtol=1e-9)
     np.testing.assert_allclose(by_matrix, -np.einsum("bi,bj->ij", expected, u), rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.mode_table(feature="solver", mode="mode")
-@pytest.mark.parametrize(("mode", "solver"), pairs(RUNS, SOLVERS))
-def test_a_matrix_that_uses_a_tape(mode, solver):
-    """A Hessian-vector product, also while other tapes record."""
-
-    def hessian_product(v):
-        point = tf.constant([1.0, 2.0], tf.float64)
-        with tf.GradientTape() as outer:
-            outer.watch(point)
-            with tf.GradientTape() as inner:
-                inner.watch(point)
-                value = tf.reduce_sum(point**4) + point[0] * point[1]
-            slope = inner.gradient(value, point)
-        return outer.gradient(slope, point, v)
-
-    run = RUNS[mode](lambda b: vjp(lambda: SOLVERS[solver](hessian_product, b, tol=1e-12), b, b)[1])
-    expected = np.linalg.solve([[12.0, 1.0], [1.0, 48.0]], [1.0, 2.0])
-    np.testing.assert_allclose(run(tf.constant([1.0, 2.0], tf.float64)), expected, rtol=1e-9)
 
 
 def assert_nan_or_error(mode, message, run):
@@ -298,10 +256,10 @@ def solution_and_gradient(mode, solver, **options):
     return RUNS[mode](run)
 
 
-@pytest.mark.parametrize(
-    ("case", "mode"),
-    [*pairs(UNSOLVED, ["eager", "traced"]), *under_xla(UNSOLVED, [case for case in UNSOLVED if not UNSOLVED[case][2]])],
-)
+XLA = [(case, "jit") for case, (_, _, options, _) in UNSOLVED.items() if not options]
+
+
+@pytest.mark.parametrize(("case", "mode"), [*pairs(UNSOLVED, ["eager", "traced"]), *XLA])
 def test_a_wrong_solution_is_never_returned(case, mode):
     """The value or the gradient."""
     solver, matrix, options, message = UNSOLVED[case]
@@ -324,7 +282,7 @@ def test_a_tolerance_below_rounding(solver, dtype):
 def test_rounding_does_not_count_as_asymmetry(dtype, rng):
     """If the solver reaches a tolerance close to rounding, so does the gradient."""
     count, right = 0, tf.constant(random_array(rng, [20], dtype))
-    for condition in np.logspace(0, 3, 12):
+    for condition in np.logspace(0, 3, 5):
         q, _ = np.linalg.qr(random_array(rng, [20, 20], dtype))
         matrix = (q * np.logspace(0, np.log10(condition), 20)) @ q.conj().T
         matrix, tol = tf.constant((matrix + matrix.conj().T) / 2, dtype), float(np.finfo(q.dtype).eps * condition)
@@ -333,12 +291,10 @@ def test_rounding_does_not_count_as_asymmetry(dtype, rng):
             count += 1
             dx = vjp(lambda matrix=matrix, tol=tol: solve_by("cg", matrix, right, tol=tol), right, right)[1]
             assert np.all(np.isfinite(dx))
-    assert count > 6
+    assert count > 2
 
 
-@pytest.mark.parametrize(
-    ("tol", "mode"), [*itertools.product([1e-5, 1e-12], ["eager", "traced"]), *under_xla([1e-5, 1e-12], [1e-5])]
-)
+@pytest.mark.parametrize(("tol", "mode"), pairs([1e-5, 1e-12], RUNS, quick=2))
 def test_a_small_asymmetry_does_not_give_a_wrong_gradient(tol, mode):
     above, last = {1e-5: (5e-5, 1e-3), 1e-12: (1e-8, 1e-6)}[tol]
     matrix, right = np.array([[1.0, above], [0.0, last]]), tf.constant([1.0, 0.0], tf.float64)
@@ -375,8 +331,7 @@ NOT_LINEAR = {
 }
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("mode", RUNS)
+@pytest.mark.parametrize(("mode", "solver"), pairs(RUNS, SOLVERS))
 def test_a_function_that_is_not_linear_is_an_error_unless_its_solution_is_found(mode, solver):
     """Each is an argument of one trace, as the systems below are."""
 
@@ -407,8 +362,7 @@ SCALES = {
 }
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("mode", ["eager", "jit"])
+@pytest.mark.parametrize(("mode", "solver"), pairs(["eager", "jit"], SOLVERS))
 def test_the_scale_of_a_system_does_not_matter(mode, solver, rng):
     """Both for the value and the gradient."""
     matrix = random_array(rng, [30, 30])
@@ -421,7 +375,7 @@ def test_the_scale_of_a_system_does_not_matter(mode, solver, rng):
             np.testing.assert_allclose(found, expected, rtol=0, atol=atol, err_msg=case)
 
 
-@pytest.mark.parametrize("mode", RUNS)
+@pytest.mark.parametrize("mode", ["eager", "jit"])
 def test_the_tangent_of_a_system_with_a_bias_that_was_solved(mode):
     matrix, b, t = np.array([[4.0, 1.0], [1.0, 3.0]]), tf.constant([1.0, 2.0], tf.float64), np.array([1.0, -3.0])
     solve = RUNS[mode](lambda b: cg.linear.gmres(lambda u: tf.linalg.matvec(tf.constant(matrix), u) + 1.0, b))
@@ -443,34 +397,25 @@ def test_a_graph_of_tensorflow_1_does_not_give_the_gradient_of_a_wrong_solution(
                     session.run(fetched)
 
 
-def test_a_loaded_model(tmp_path):
+@pytest.mark.mode_table(feature="cg", mode="reloaded")
+@pytest.mark.mode_table(feature="gmres", mode="reloaded")
+def test_a_saved_model_in_a_fresh_process(tmp_path):
     """It checks too, and has the second derivative."""
-    model, w = tf.Module(), np.linalg.solve(ANY.T, DY)
-    specs = [tf.TensorSpec([3, 3], tf.float64), tf.TensorSpec([3], tf.float64)]
-    model.solve = tf.function(functools.partial(solve_by, "gmres"), input_signature=specs)
-    tf.saved_model.save(model, str(tmp_path))
-    solve = tf.saved_model.load(str(tmp_path)).solve
-    matrix, right = tf.constant(ANY), tf.constant(ONES)
-    with tf.GradientTape() as outer:
-        outer.watch(matrix)
-        _, (first,) = vjp(lambda: solve(matrix, right), [right], tf.constant(DY))
-    second = outer.gradient(first, matrix, output_gradients=right)
-    assert_all_close([first, second], [w, -np.outer(w, np.linalg.solve(ANY, ONES))], rtol=1e-9)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"linear\.gmres did not converge"):
-        solve(tf.ones([3, 3], tf.float64), tf.constant(DY))
-
-
-@pytest.mark.mode_table(feature="solver", mode="reloaded")
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_a_saved_model_in_a_fresh_process(solver, tmp_path):
-    right, dy = np.array([1.0, 2.0]), np.array([1.0, 10.0])
     model = tf.Module()
-    model.v = tf.Variable(S)
-    specs = [tf.TensorSpec([2], tf.float64)]
-    model.f = tf.function(lambda right: solve_by(solver, model.v, right), input_signature=specs)
-    u, dx, dv, _ = vjp_in_a_fresh_process(model, [right], [dy], tmp_path)
-    w = np.linalg.solve(S.T, dy)
-    assert_all_close([u, dx, dv], [np.linalg.solve(S, right), w, -np.outer(w, u)], rtol=1e-9)
+    model.v = tf.Variable(ANY @ ANY.T)
+    functions = {solver: lambda x, solver=solver: solve_by(solver, model.v, x) for solver in SOLVERS}
+    functions |= {"unsolved": lambda x: solve_by("gmres", np.ones([3, 3]), x), "nonlinear": nonlinear}
+    for name, function in functions.items():
+        setattr(model, name, tf.function(function, input_signature=[tf.TensorSpec([3], tf.float64)]))
+    tasks = dict.fromkeys(functions, ([ONES, "v"], [DY])) | {"nonlinear": (ONES, DY, ["eager"])}
+    found = run_in_a_fresh_process(model, tasks, tmp_path)
+    w = np.linalg.solve(ANY @ ANY.T, DY)
+    for solver in SOLVERS:
+        (u,), gradients, _ = found[solver]
+        assert_all_close([u, *gradients], [np.linalg.solve(ANY @ ANY.T, ONES), w, -np.outer(w, u)], rtol=1e-9)
+    assert re.match(r"(?s)InvalidArgumentError: .*linear\.gmres did not converge", found["unsolved"])
+    expected = MODES["eager"](functools.partial(nonlinear, solve=dense), ONES, DY)
+    assert_all_close(found["nonlinear"]["eager"], expected, rtol=1e-9)
 
 
 OPAQUE = {
@@ -480,26 +425,29 @@ OPAQUE = {
 }
 
 
-@pytest.mark.parametrize(("case", "mode"), [*pairs(OPAQUE, ["eager", "traced"]), *under_xla(["stop_gradient"], [])])
-def test_a_matrix_without_derivative_is_its_own_transpose(case, mode):
+@pytest.mark.parametrize("case", OPAQUE)
+def test_a_matrix_without_derivative_is_its_own_transpose(case):
     """In reverse mode, forward mode and second derivatives."""
     dy, weights, inverse = np.array([1.0, 10.0]), np.array([3.0, -1.0]), np.linalg.inv(S)
 
     def run(w, right, upstream):
-        solve = functools.partial(cg.linear.cg, lambda u: OPAQUE[case](w, u), tol=1e-12)
-        with tf.GradientTape() as outer:
-            outer.watch([upstream, w])
-            _, first = vjp(lambda: solve(right), [right, w], upstream)
-            weighted = tf.reduce_sum(first[0] * weights)
-        by_upstream, by_w = outer.gradient(weighted, [upstream, w])
+        def solve(right):
+            return cg.linear.cg(lambda u: OPAQUE[case](w, u), right, tol=1e-12)
+
+        def of_first(upstream, w):
+            first[:] = tape_vjp(lambda right, w: solve(right), [right, w], upstream)[1]
+            return first[0]
+
+        first = []
+        _, second = tape_vjp(of_first, [upstream, w], tf.constant(weights))
         with tf.autodiff.ForwardAccumulator(right, tf.constant(weights)) as accumulator:
             solution = solve(right)
-        return first[0], by_upstream, accumulator.jvp(solution), first[1], by_w
+        return [first[0], second[0], accumulator.jvp(solution)], [first[1], second[1]]
 
-    *found, by_w, second_by_w = RUNS[mode](run)(tf.constant(S), tf.constant([1.0, 2.0], tf.float64), tf.constant(dy))
+    found, by_w = run(tf.constant(S), tf.constant([1.0, 2.0], tf.float64), tf.constant(dy))
     assert_all_close(found, [inverse @ dy, inverse @ weights, inverse @ weights], rtol=1e-4)
     if case == "stop_gradient of u":
         expected = np.outer(inverse @ dy, inverse @ [1.0, 2.0]), np.outer(inverse @ weights, inverse @ dy)
-        assert_all_close([by_w, second_by_w], [-each for each in expected], rtol=1e-4)
+        assert_all_close(by_w, [-each for each in expected], rtol=1e-4)
     else:
-        assert (by_w, second_by_w) == (None, None)
+        assert by_w == [None, None]

@@ -1,5 +1,6 @@
 """The table of ops that work element by element, compared with TensorFlow's ops, and the masked gradient of each."""
 
+import functools
 import itertools
 import warnings
 
@@ -12,9 +13,9 @@ import tf_cg_ops as cg
 from tf_cg_ops._src.core import tf_internal
 from tf_cg_ops._src.rewrite import elementwise_ops
 
-from ..support.modes import VJP_MODES
+from ..support.modes import RUNS, VJP_MODES, assert_all_close, tape_vjp
 from ..support.tensors import pairs
-from .passing_ops import CALLS, NOT_UNDER_XLA, VARIABLE
+from . import passing_ops
 
 RULES = {cg.rules.elementwise: cg.rules.masked}
 # These pass on the upstream gradient, or select from it.
@@ -48,6 +49,7 @@ def differentiable_ops():
             yield op_type
 
 
+@functools.cache
 def dtype_of(op_type):
     """The first dtype in which the op takes equal shapes and returns that shape, one element for each; None without."""
     rng = np.random.default_rng(3)
@@ -76,7 +78,7 @@ def test_the_table_has_all_ops_of_tensorflow_that_work_element_by_element():
         warnings.simplefilter("ignore")  # Complex numbers that are cast.
         found = {op_type for op_type in differentiable_ops() if dtype_of(op_type)}
     assert found - PASS_ON == elementwise_ops.TYPES
-    assert CALLS.keys() == elementwise_ops.PASS_ON
+    assert passing_ops.OPS.keys() == elementwise_ops.PASS_ON
 
 
 NUMBERS = np.reshape([*SPECIAL, 3.0, 4.0, 5.0, 0.5, 1e-300, -2.0], [4, 4])
@@ -87,38 +89,37 @@ def gradients_of_zeros(function, sources):
     with tf.GradientTape() as tape:
         tape.watch(sources)
         value = function()
-    found = tape.gradient(value, sources, tf.zeros_like(value))
+    found = tape.gradient(value, sources, tf.nest.map_structure(tf.zeros_like, value))
     return [tf.convert_to_tensor(gradient) for gradient in found if gradient is not None]
 
 
-def assert_zeros(gradients, op_type):
-    for gradient in gradients:
-        np.testing.assert_array_equal(gradient, np.zeros(gradient.shape), err_msg=op_type)
+def assert_zeros(calls, is_compiled):
+    """For each op type, Tensors and a function that returns only zeros for them. To compile all together is quicker."""
+
+    @tf.function(autograph=False, jit_compile=is_compiled)
+    def run(given):
+        return {op_type: calls[op_type][1](*tensors) for op_type, tensors in given.items()}
+
+    for op_type, found in run({op_type: tensors for op_type, (tensors, _) in calls.items()}).items():
+        for gradient in found:
+            np.testing.assert_array_equal(gradient, np.zeros(gradient.shape), err_msg=op_type)
 
 
-def gradients_of_call(op_type, x):
-    return gradients_of_zeros(lambda: CALLS[op_type](x), [x, VARIABLE])
-
-
-@pytest.mark.parametrize("op_type", CALLS)
-def test_other_ops_that_the_warning_does_not_name_keep_zeros(op_type):
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_other_ops_that_the_warning_does_not_name_keep_zeros(is_compiled):
     """Whatever the inputs are, and without a rule."""
-    gradients = tf.function(lambda x: gradients_of_call(op_type, x), autograph=False)
-    assert op_type in {op.type for op in gradients.get_concrete_function(NUMBERS).graph.get_operations()}
-    found = gradients(NUMBERS)
-    assert found
-    assert_zeros(found, op_type)
 
+    def gradients(op_type, x):
+        graph = tf.compat.v1.get_default_graph()
+        before = len(graph.get_operations())
+        found = gradients_of_zeros(lambda: passing_ops.call(op_type, x), [x, passing_ops.VARIABLE])
+        assert found
+        assert op_type in {op.type for op in graph.get_operations()[before:]}
+        return found
 
-def test_other_ops_keep_zeros_under_xla():
-    """All in one graph, which is quicker to compile."""
-
-    @tf.function(jit_compile=True, autograph=False)
-    def gradients(x):
-        return {op_type: gradients_of_call(op_type, x) for op_type in CALLS if op_type not in NOT_UNDER_XLA}
-
-    for op_type, found in gradients(tf.constant(NUMBERS)).items():
-        assert_zeros(found, op_type)
+    op_types = passing_ops.UNDER_XLA if is_compiled else passing_ops.OPS
+    x = tf.constant(NUMBERS)
+    assert_zeros({op_type: ([x], functools.partial(gradients, op_type)) for op_type in op_types}, is_compiled)
 
 
 def masked_call(op_type):
@@ -133,21 +134,10 @@ def masked_call(op_type):
     return tf.nest.flatten(arguments), gradients
 
 
-@pytest.mark.parametrize("op_type", sorted(elementwise_ops.TYPES))
-def test_zeros_stay_zero_whatever_the_inputs_are(op_type):
-    tensors, gradients = masked_call(op_type)
-    assert_zeros(gradients(*tensors), op_type)
-
-
-def test_zeros_stay_zero_under_xla():
-    calls = {op_type: masked_call(op_type) for op_type in sorted(elementwise_ops.KEEP_ZERO | {"Elu", "Selu"})}
-
-    @tf.function(jit_compile=True, autograph=False)
-    def gradients(given):
-        return {op_type: calls[op_type][1](*tensors) for op_type, tensors in given.items()}
-
-    for op_type, found in gradients({op_type: tensors for op_type, (tensors, _) in calls.items()}).items():
-        assert_zeros(found, op_type)
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_zeros_stay_zero_whatever_the_inputs_are(is_compiled):
+    op_types = elementwise_ops.KEEP_ZERO | {"Elu", "Selu"} if is_compiled else elementwise_ops.TYPES
+    assert_zeros({op_type: masked_call(op_type) for op_type in sorted(op_types)}, is_compiled)
 
 
 def log_of_positive(x):
@@ -155,13 +145,15 @@ def log_of_positive(x):
     return tf.where(positive, tf.math.log(x), tf.zeros_like(x))
 
 
-@pytest.mark.parametrize("mode", ["eager", "unknown_rank", "jit"])
-@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32, tf.complex64, tf.complex128])
-def test_each_dtype(dtype, mode):
-    x, dy = (np.array(values).astype(dtype.as_numpy_dtype) for values in ([0.0, 0.5, -1.0, 2.0], [3.0, 2.0, 1.0, -4.0]))
-    _, (dx,) = VJP_MODES[mode](cg.override_gradients(log_of_positive, RULES), [x], dy)
-    assert dx.dtype == dtype.as_numpy_dtype
-    np.testing.assert_array_equal(dx.astype(np.complex64), [0, 4, 0, -2])
+@pytest.mark.parametrize("mode", RUNS)
+def test_each_dtype(mode):
+    dtypes = [tf.float16, tf.bfloat16, tf.float32, tf.complex64, tf.complex128]
+    xs, dys = ([tf.cast(numbers, dtype) for dtype in dtypes] for numbers in ([0.0, 0.5, -1.0, 2.0], [3.0, 2, 1, -4]))
+    masked = cg.override_gradients(log_of_positive, RULES)
+    run = RUNS[mode](lambda xs, dys: [tape_vjp(masked, [x], dy)[1][0] for x, dy in zip(xs, dys, strict=True)])
+    for dx, dtype in zip(run(xs, dys), dtypes, strict=True):
+        assert dx.dtype == dtype
+        np.testing.assert_array_equal(tf.cast(dx, tf.complex64), [0, 4, 0, -2])
 
 
 # Of x with shape [2, 3]; the other operand is broadcast, and each sum has a term that is infinite where dy is zero.
@@ -175,41 +167,29 @@ BROADCAST = {
 }
 
 
-@pytest.mark.parametrize(("name", "mode"), pairs(BROADCAST, VJP_MODES, quick=2))
+@pytest.mark.parametrize(("name", "mode"), pairs(BROADCAST, VJP_MODES))
 def test_the_mask_acts_before_the_sum(name, mode):
     function, other = BROADCAST[name]
     x, other = np.array([[1.0, np.inf, 0.5], [np.inf, 0.2, 4.0]]), np.array(other)
     dy = np.where(np.isinf(x), 0.0, [[1.0, 2.0, -3.0], [4.0, 5.0, 6.0]])
-    expected = VJP_MODES["eager"](function, [np.where(np.isinf(x), 1.0, x), other], dy if other.ndim < 3 else dy[None])
-    found = VJP_MODES[mode](cg.override_gradients(function, RULES), [x, other], dy if other.ndim < 3 else dy[None])
-    for gradient, wanted in zip(found[1], expected[1], strict=True):
-        np.testing.assert_allclose(gradient, wanted, rtol=1e-12)
+    dy = dy if other.ndim < 3 else dy[None]
+    expected = VJP_MODES["eager"](function, [np.where(np.isinf(x), 1.0, x), other], dy)
+    found = VJP_MODES[mode](cg.override_gradients(function, RULES), [x, other], dy)
+    assert_all_close(found[1], expected[1], rtol=1e-12)
 
 
-def test_sliced_upstream_gradients():
-    table = tf.constant([[0.0, 2.0], [4.0, 0.0], [0.5, 0.25]], tf.float64)
-
+def test_sliced_upstream_gradients_and_a_selected_infinite_derivative():
     def looked_up(table):
         rows = tf.gather(tf.math.log(table), [0, 2, 0])
         return tf.where(rows > -np.inf, rows, 0.0)
 
-    with tf.GradientTape() as tape:
-        tape.watch(table)
-        value = cg.override_gradients(looked_up, RULES)(table)
-    dx = tape.gradient(value, table, output_gradients=tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], tf.float64))
-    np.testing.assert_array_equal(tf.convert_to_tensor(dx), [[0.0, 4.0], [0.0, 0.0], [6.0, 16.0]])
-
-
-def test_a_selected_infinite_derivative_stays():
-    _, (dx,) = VJP_MODES["eager"](
-        cg.override_gradients(tf.math.log, RULES), [np.array([0.0, 2.0])], np.array([1.0, 1.0])
-    )
-    np.testing.assert_array_equal(dx, [np.inf, 0.5])
-
-
-def test_ops_of_whole_numbers_are_not_named():
-    """Warnings are errors."""
-    cg.override_gradients(lambda x: tf.exp(x)[: tf.reduce_max(tf.cast(x, tf.int32))], RULES)(tf.eye(2))
+    table, dy = [[0.0, 2.0], [4.0, 0.0], [0.5, 0.25]], [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
+    for function, x, upstream, expected in (
+        (looked_up, table, dy, [[0.0, 4.0], [0.0, 0.0], [6.0, 16.0]]),
+        (tf.math.log, [0.0, 2.0], [1.0, 1.0], [np.inf, 0.5]),
+    ):
+        _, (dx,) = tape_vjp(cg.override_gradients(function, RULES), [tf.constant(x)], tf.constant(upstream))
+        np.testing.assert_array_equal(tf.convert_to_tensor(dx), expected)
 
 
 def test_a_warning_names_once_what_the_rule_does_not_reach():
@@ -223,6 +203,8 @@ def test_a_warning_names_once_what_the_rule_does_not_reach():
         function(tf.eye(2))
     function(tf.eye(2))  # Warnings are errors.
     cg.override_gradients(tf.exp, RULES)(tf.eye(2))
+    # Ops of whole numbers have no gradient.
+    cg.override_gradients(lambda x: tf.exp(x)[: tf.reduce_max(tf.cast(x, tf.int32))], RULES)(tf.eye(2))
 
 
 def test_under_xla_the_mask_fuses_into_the_gradient():

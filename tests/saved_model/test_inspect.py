@@ -8,8 +8,8 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support.processes import run_python
-from ..support.saved_models import proto_of
-from .test_strip_kinds import save_with_tensorflow_1, simple_save
+from ..support.saved_models import gradient, proto_of, save_graph
+from .test_strip_kinds import of_tensorflow_1
 
 pytestmark = pytest.mark.core
 
@@ -40,6 +40,14 @@ class Model(tf.Module):
         return tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, in_loop(y)), (0, x))[1]
 
     @tf.function(input_signature=[tf.TensorSpec([4])])
+    def calling(self, x):
+        @cg.custom_gradient
+        def with_long_rule(x):
+            return tf.sign(x), lambda dy: tf.function(lambda dy: tf.cos(tf.cos(dy)))(tf.sin(tf.sin(tf.sin(dy))))
+
+        return with_long_rule(x)
+
+    @tf.function(input_signature=[tf.TensorSpec([4])])
     def untraceable(self, x):
         return cg.custom_gradient(lambda x: (x * 1.0, lambda dy: dy.numpy()))(x)
 
@@ -55,8 +63,9 @@ def test_every_kind_of_gradient(saved, tmp_path):
     """Nothing of the model runs: its variables are deleted, so its initialisation would fail."""
     model = shutil.copytree(saved, tmp_path / "model", ignore=lambda *_: ["variables"])
     found = {gradient.user_function or gradient.kind: gradient for gradient in cg.saved_model.inspect(model)}
-    embedded, several, looped, untraceable = (found[name] for name in ("embed_gradient", "pair", "in_loop", "<lambda>"))
-    assert len(found) == 4
+    names = ("embed_gradient", "pair", "in_loop", "with_long_rule", "<lambda>")
+    embedded, several, looped, calling, untraceable = (found[name] for name in names)
+    assert len(found) == 5
     assert embedded.function.startswith("__inference_embedded_")
     assert several.function.startswith("__inference_several_")
     assert several.rule_ops >= 1
@@ -68,30 +77,13 @@ def test_every_kind_of_gradient(saved, tmp_path):
         ["while/CustomGradientRule", "custom_gradient", "in_loop", ("float32",), ((4,),), 1, ""],
     ]
     assert embedded.rule_ops is None
+    assert calling.rule_ops - looped.rule_ops == 3 + 1 + 2  # A call, and the function that it calls.
     assert untraceable.inputs_with_gradients == 0
     assert untraceable.error == (
         "custom_gradient: the gradient of '<lambda>' is not in this file, because TensorFlow could not trace grad_fn: "
         "AttributeError: 'SymbolicTensor' object has no attribute 'numpy'. Correct grad_fn, or compute it with TensorFlow "
         "operations."
     )
-
-
-def test_the_number_of_operations_of_a_rule(tmp_path):
-    def with_rule_of(number):
-        def grad_fn(dy):
-            for _ in range(number):
-                dy = tf.sin(dy)
-            return tf.function(lambda dy: tf.cos(tf.cos(dy)))(dy)
-
-        module = tf.Module()
-        function = cg.custom_gradient(lambda x: (x * 1.0, grad_fn))
-        module.f = tf.function(function, input_signature=[tf.TensorSpec([])])
-        tf.saved_model.save(module, tmp_path / str(number))
-        (gradient,) = cg.saved_model.inspect(tmp_path / str(number))
-        return gradient.rule_ops
-
-    assert with_rule_of(7) - with_rule_of(2) == 5
-    assert with_rule_of(1) >= 1 + 2  # Counts only functions that are called.
 
 
 def cube(rule_of, **options):
@@ -134,7 +126,7 @@ def test_the_number_of_orders_in_the_file(case, tmp_path):
     found = cg.saved_model.inspect(tmp_path / "model")
     (outermost,) = [each for each in found if each.function.startswith(("__inference_cube", "__inference_tripled"))]
     assert outermost.orders == orders
-    x = tf.constant(2.0)
+    x, derivative = tf.constant(2.0), lambda f: lambda x: gradient(f, x, 1.0)
     dx = tf.saved_model.load(tmp_path / "model").f
     for _ in range(orders or 0):
         dx = derivative(dx)
@@ -144,29 +136,20 @@ def test_the_number_of_orders_in_the_file(case, tmp_path):
             derivative(dx)(x)
 
 
-def derivative(function):
-    def derivative(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = function(x)
-        return tape.gradient(y, x)
-
-    return derivative
-
-
 def test_graphs_of_tensorflow_1(tmp_path):
     """They have no function there, and an overridden gradient of such a graph is not from tf.custom_gradient."""
-    save_with_tensorflow_1(tmp_path / "model")
+    save_graph(tmp_path / "model", of_tensorflow_1, tf.TensorSpec([None, 3]))
     found = [
         (gradient.function, gradient.kind, gradient.shapes) for gradient in cg.saved_model.inspect(tmp_path / "model")
     ]
     assert found == [("", kind, ((None, 3),)) for kind in ("custom_gradient", "embed_gradient")]
     tf.RegisterGradient("of_test_inspect")(lambda op, dy: 2.0 * dy)
-    with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
-        x = tf.compat.v1.placeholder(tf.float32, [3])
-        with graph.gradient_override_map({"Relu": "of_test_inspect"}):
-            y = tf.nn.relu(x)
-        simple_save(session, tmp_path / "overridden", x, y=y)
+
+    def overridden(x):
+        with tf.compat.v1.get_default_graph().gradient_override_map({"Relu": "of_test_inspect"}):
+            return {"y": tf.nn.relu(x)}
+
+    save_graph(tmp_path / "overridden", overridden, tf.TensorSpec([3]))
     assert cg.saved_model.inspect(tmp_path / "overridden") == []
 
 

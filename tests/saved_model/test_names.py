@@ -1,76 +1,16 @@
-"""Names of operations in the files that are written: TensorFlow crashes if two are equal after it has inlined calls."""
+"""Names of operations in the files that are written: TensorFlow crashes if two are equal after it has inlined calls.
 
-import itertools
-import json
+The written files are run in test_strip_gradients.
+"""
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
 import tf_cg_ops as cg
 from tf_cg_ops.saved_model import _replace_ops
 
-from ..support import c_program
-from ..support.processes import run_python
 from ..support.saved_models import proto_of
 from ..support.tensors import pairs
-
-X, DY = np.float32([0.7, -0.2, 1.4]), np.float32([1.0, 10.0, 100.0])
-# In a process of its own, because it might crash.
-PROGRAM = """
-import json, sys
-import numpy as np, tensorflow as tf, tf_cg_ops as cg
-
-FUNCTIONS = {
-    "scale_gradient": lambda x: cg.scale_gradient(x, 2.0),
-    "embed_gradient": lambda x: cg.embed_gradient(x, 1.0, x),
-    "straight_through": cg.straight_through(tf.identity, "hard_tanh"),
-}
-branch = lambda f: lambda x: tf.cond(x[0] > 0.0, lambda: f(x), lambda: tf.sin(x))
-loop = lambda f: lambda x: tf.while_loop(lambda i, x: i < 1, lambda i, x: (i + 1, f(x)), (0, x))[1]
-AROUND = {
-    "branch": branch,
-    "loop": loop,
-    "scan": lambda f: lambda x: cg.scan(lambda x, _: (f(x), None), x, length=1)[0],
-    "called": lambda f: tf.function(f, autograph=False),
-    "compiled": lambda f: tf.function(f, autograph=False, jit_compile=True),
-    "nested": lambda f: branch(loop(tf.function(branch(f), autograph=False))),
-}
-cases, x, dy = map(json.loads, sys.argv[1:])
-found = {}
-for place, name in cases:
-    body = AROUND[place](FUNCTIONS[name])
-    module = tf.Module()
-    spec = tf.TensorSpec([3], name="x")
-    module.f = tf.function(lambda x: {"y": body(x)}, input_signature=[spec], autograph=False)
-    tf.saved_model.save(module, f"{place}_model", signatures=module.f)
-    cg.saved_model.add_gradients(f"{place}_model", f"{place}_gradients", of="y", wrt="x")
-    for check in (True, False):
-        target = f"{place}_check_{check}"
-        cg.saved_model.strip(f"{place}_gradients", target, check=check)
-        call = tf.saved_model.load(target).signatures["gradients"]
-        found[target] = call(x=tf.constant(x), d_y=tf.constant(dy))["d_x"].numpy().tolist()
-print(json.dumps(found))
-"""
-FACTORS = {"scale_gradient": 2.0, "embed_gradient": 1.0, "straight_through": np.float32([1, 1, 0])}
-CASES = list(zip(["branch", "loop", "scan", "called", "compiled", "nested"], itertools.cycle(FACTORS), strict=False))
-
-
-@pytest.fixture(scope="module")
-def stripped(tmp_path_factory):
-    """The folder of stripped models, and the gradients that Python computes."""
-    folder = tmp_path_factory.mktemp("stripped")
-    arguments = [json.dumps(each) for each in (CASES, X.tolist(), DY.tolist())]
-    return folder, json.loads(run_python(PROGRAM, *arguments, cwd=folder).stdout.splitlines()[-1])
-
-
-@pytest.mark.parametrize(("place", "name"), CASES)
-def test_a_stripped_gradient_runs(name, place, stripped):
-    """With and without the check of its values, in Python and in C."""
-    folder, found = stripped
-    in_c = c_program.run_signature(folder / f"{place}_check_False", "gradients", {"x": X, "d_y": DY})
-    for dx in (found[f"{place}_check_True"], found[f"{place}_check_False"], in_c["d_x"]):
-        np.testing.assert_allclose(dx, FACTORS[name] * DY, rtol=1e-6)
 
 
 @pytest.fixture

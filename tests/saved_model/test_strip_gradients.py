@@ -1,5 +1,5 @@
-"""Gradients of a stripped model: its own training step, and a signature with gradients, in Python without this library
-and in C.
+"""Gradients of a model with a training step, and of its added signature: in a fresh process, and after strip in Python
+without this library and in C.
 """
 
 import numpy as np
@@ -9,14 +9,16 @@ import tensorflow as tf
 import tf_cg_ops as cg
 
 from ..support import c_program
-from ..support.saved_models import call_signatures, in_a_loop, strip, with_modes
-from ..support.without_python import DY, WEIGHT, X, log1pexp, residual, spike, with_tangent
+from ..support.saved_models import bodies_of, call_signatures, in_a_loop, strip
+from ..support.without_python import CASES as FORMS
+from ..support.without_python import DY, WEIGHT, X, spike
 
 RATE = 0.5
 
 
-def step_of(w):
-    return lambda y: spike(y) * w
+def embedded(y):
+    """As `spike`."""
+    return cg.embed_gradient(tf.sign(y), 4.0 * y, y)
 
 
 def with_variable(x, w):
@@ -29,10 +31,18 @@ def cubic(x):
     return tf.while_loop(lambda i, _: i < 50, body, (0, x))[1]
 
 
-def twice_by_hand():
-    y1 = np.sign(X) * WEIGHT
-    dy1 = 4.0 * DY * WEIGHT * y1
-    return np.sign(y1) * WEIGHT, 4.0 * dy1 * WEIGHT * X, DY * np.sign(y1) + dy1 * np.sign(X)
+def twice(value, slope):
+    """By hand: two steps that multiply a value by w."""
+
+    def by_hand():
+        y1 = value(X) * WEIGHT
+        dy1 = DY * slope(y1) * WEIGHT
+        return value(y1) * WEIGHT, dy1 * slope(X) * WEIGHT, DY * value(y1) + dy1 * value(X)
+
+    return by_hand
+
+
+spikes = twice(np.sign, lambda h: 4.0 * h)
 
 
 def once_by_hand():
@@ -50,15 +60,61 @@ def root(x):
     return np.cbrt(x / 2.0 + d) + np.cbrt(x / 2.0 - d)
 
 
-# Functions of a vector x and a variable w, and by hand: the value, dx and dw.
+def plus_w(case):
+    def by_hand():
+        y, dx = case.by_hand()
+        return y + WEIGHT, dx, DY
+
+    return lambda x, w: case.function(x) + w, by_hand
+
+
+def places(rule):
+    """A step with w once or twice, in control flow and in functions."""
+
+    def step_of(w):
+        return lambda y: rule(y) * w
+
+    def branch(step):
+        return lambda x: tf.cond(tf.reduce_sum(x**2) > 0.0, lambda: step(x), lambda: tf.sin(x))
+
+    def scan(step):
+        return lambda x: cg.scan(lambda y, _: (step(y), None), x, length=2)[0]
+
+    def while_loop(step):
+        body = lambda i, y: (i + 1, step(y))  # noqa: E731
+        return lambda x: cg.while_loop(lambda i, _: i < 2, body, (0, x), maximum_iterations=2)[1]
+
+    def called(step, **options):
+        return tf.function(lambda x: step(x), autograph=False, **options)
+
+    around = {
+        "scan": (scan, spikes),
+        "while_loop": (while_loop, spikes),
+        "loop": (lambda step: in_a_loop(step, 2), spikes),
+        "conditional": (branch, once_by_hand),
+        "function": (called, once_by_hand),
+        "compiled_function": (lambda step: called(step, jit_compile=True), once_by_hand),
+        "nested": (lambda step: branch(in_a_loop(called(branch(step)), 2)), spikes),
+    }
+    return {name: (lambda x, w, wrap=wrap: wrap(step_of(w))(x), by_hand) for name, (wrap, by_hand) in around.items()}
+
+
+def recomputed_in_a_branch(w):
+    return lambda y: tf.cond(w[0] > 0.0, lambda: cg.recompute_grad(tf.sin)(y) * w, lambda: y)
+
+
+# The decorated functions by their names in the support matrix, and attributes of the ops.
+FORM_OF = {"embed_gradient": "embed", "custom_vjp": "vjp", "custom_jvp": "jvp", "grad_pass_through": "pass_through"} | {
+    name: name
+    for name in (
+        *("embed_axis", "embed_jacobian", "embed_broadcast", "embed_derivative_by_gx"),
+        "rule_one_of_several",
+    )
+}
+# The C program takes at most 25. Functions of a vector x and a variable w, and by hand: the value, dx and dw.
 CASES = {
     "custom_gradient": (with_variable, lambda: (X * WEIGHT, 10.0 * DY * X * WEIGHT, 3.0 * DY)),
-    "custom_vjp": (lambda x, w: residual(x * w), of_product(np.square, lambda h: h * np.cos(h))),
-    "custom_jvp": (lambda x, w: with_tangent(x * w), of_product(np.square, np.cos)),
-    "embed_gradient": (
-        lambda x, w: cg.embed_gradient(tf.sign(x * w), tf.exp(x * w), x * w),
-        of_product(np.sign, np.exp),
-    ),
+    **{name: plus_w(FORMS[form]) for name, form in FORM_OF.items()},
     "straight_through": (lambda x, w: cg.straight_through(tf.round)(x * w), of_product(np.round, lambda h: np.ones(3))),
     "recompute_grad": (
         lambda x, w: cg.recompute_grad(lambda x: tf.sin(x) * w)(x),
@@ -69,21 +125,17 @@ CASES = {
         lambda: (np.sin(X) * WEIGHT, 5.0 * DY * WEIGHT, DY * np.sin(X)),
     ),
     "implicit_root": (lambda x, w: cubic(x * w), of_product(root, lambda h: 1.0 / (3.0 * root(h) ** 2 + 1.0))),
-    "infinite_value": (
-        lambda x, w: log1pexp(1e3 * x * w),
-        of_product(lambda h: np.full(3, np.inf), lambda h: np.full(3, 1e3)),
+    **places(spike),
+    # Several calls of the same function, whose inlined nodes must not get equal names.
+    **{f"embed_in_{name}": places(embedded)[name] for name in ("scan", "nested")},
+    "recompute_in_a_branch_in_a_loop": (
+        lambda x, w: in_a_loop(recomputed_in_a_branch(w), 2)(x),
+        twice(np.sin, np.cos),
     ),
-    "scan": (lambda x, w: cg.scan(lambda y, _: (step_of(w)(y), None), x, length=2)[0], twice_by_hand),
-    "while_loop": (
-        lambda x, w: cg.while_loop(
-            lambda i, _: i < 2, lambda i, y: (i + 1, step_of(w)(y)), (0, x), maximum_iterations=2
-        )[1],
-        twice_by_hand,
+    "embed_lists": (
+        lambda x, w: cg.embed_gradient(tf.sign(x * w), [w, 2.0 * x], [x, w]),
+        lambda: (np.sign(X * WEIGHT), DY * WEIGHT, 2.0 * DY * X),
     ),
-    "loop": (lambda x, w: in_a_loop(step_of(w), 2)(x), twice_by_hand),
-    "conditional": (lambda x, w: tf.cond(x[0] > 0.0, lambda: step_of(w)(x), lambda: x), once_by_hand),
-    "function": (lambda x, w: tf.function(lambda x: step_of(w)(x))(x), once_by_hand),
-    "compiled_function": (lambda x, w: tf.function(lambda x: step_of(w)(x), jit_compile=True)(x), once_by_hand),
 }
 
 
@@ -104,7 +156,7 @@ class Module(tf.Module):
             ys = self.values(**xs)
         dxs, dws = tape.gradient(ys, [xs, self.w], output_gradients={key: inputs[f"d_{key}"] for key in ys})
         after = {f"w_{name}": self.w[name].assign_sub(RATE * dws[name], read_value=True) for name in CASES}
-        return {**ys, **{f"d_{key}": dx for key, dx in dxs.items()}, **after}
+        return {**ys, **{f"d_{key}": tf.convert_to_tensor(dx) for key, dx in dxs.items()}, **after}
 
 
 XS, DYS = {f"x_{name}": X for name in CASES}, {f"d_y_{name}": DY for name in CASES}
@@ -112,6 +164,7 @@ XS, DYS = {f"x_{name}": X for name in CASES}, {f"d_y_{name}": DY for name in CAS
 
 @pytest.fixture(scope="module")
 def stripped(tmp_path_factory):
+    """The folder of the stripped model. Beside it is `added`, which was stripped."""
     folder = tmp_path_factory.mktemp("gradients")
     module = Module()
     spec = tf.TensorSpec([3], tf.float64)
@@ -127,45 +180,60 @@ def stripped(tmp_path_factory):
 @pytest.fixture(scope="module")
 def results(stripped):
     """What both signatures return, by the place where they run."""
-    signatures = ["step", "gradients"]
-    calls = {name: (stripped, name, XS | DYS) for name in signatures}
+    calls = {name: (stripped, name, XS | DYS) for name in ("step", "gradients")}
+    added = {"gradients": (stripped.with_name("added"), "gradients", XS | DYS)}
     return {
-        "python": call_signatures(calls, stripped.parent, alone=True),
-        "c": {name: c_program.run_signature(stripped, name, XS | DYS) for name in signatures},
+        "with_the_library": call_signatures(added, stripped.parent),
+        "without_the_library": call_signatures(calls, stripped.parent, installed=False),
+        "c": {name: c_program.run_signature(*call) for name, call in calls.items()},
     }
 
 
-MODES_OF = {"loop": ["while_loop"], "conditional": ["cond"], "function": ["nested_functions"]}
-
-
-@pytest.mark.parametrize("place", ["python", "c"])
-@pytest.mark.parametrize("name", with_modes(CASES, "strip", MODES_OF))
-def test_a_training_step(results, name, place):
-    found = results[place]["step"]
-    y, dx, dw = CASES[name][1]()
-    for key, expected in {f"y_{name}": y, f"d_x_{name}": dx, f"w_{name}": WEIGHT - RATE * dw}.items():
-        np.testing.assert_allclose(found[key], expected, rtol=1e-10, err_msg=key)
-
-
-# Their names in the support matrix. The other cases are uses of custom_gradient and recompute_grad.
-CELLS = {"scan": "cg.scan", "while_loop": "cg.while_loop"} | {
-    name: name
-    for name in (
-        *("embed_gradient", "custom_gradient", "custom_vjp", "custom_jvp", "recompute_grad"),
-        *("override_gradients", "implicit_root", "straight_through"),
-    )
+# Which cells of the support matrix the cases fill. The others are uses of custom_gradient and recompute_grad.
+DECORATORS = ("embed_gradient", "custom_gradient", "custom_vjp", "custom_jvp", "recompute_grad")
+SHIPPED = {"scan": "cg.scan", "while_loop": "cg.while_loop"} | {
+    name: name for name in (*DECORATORS, "override_gradients", "implicit_root", "straight_through")
 }
+CELLS = [
+    *((name, feature, "shipped") for name, feature in SHIPPED.items()),
+    *((name, name, "op_free") for name in (*DECORATORS, "grad_pass_through")),
+    *(("function", "strip", mode) for mode in ("op_free", "nested_functions")),
+    ("loop", "strip", "while_loop"),
+    ("conditional", "strip", "cond"),
+]
 
 
-def with_cell(name):
-    mark = pytest.mark.mode_table
-    return pytest.param(name, marks=[mark(feature=CELLS[name], mode="shipped")] if name in CELLS else [])
+def with_cells(name):
+    marks = [pytest.mark.mode_table(feature=feature, mode=mode) for case, feature, mode in CELLS if case == name]
+    return pytest.param(name, marks=marks)
 
 
-@pytest.mark.parametrize("place", ["python", "c"])
-@pytest.mark.parametrize("name", [with_cell(name) for name in CASES])
-def test_an_added_signature(results, name, place):
-    found = results[place]["gradients"]
+@pytest.mark.parametrize("place", ["with_the_library", "without_the_library", "c"])
+@pytest.mark.parametrize("name", [with_cells(name) for name in CASES])
+def test_a_training_step_and_an_added_signature(results, name, place):
+    """In Python, without the library, the values are the same bits as with it."""
     y, dx, dw = CASES[name][1]()
-    for key, expected in {f"y_{name}": y, f"d_x_{name}": dx, f"d_w_{name}": dw}.items():
-        np.testing.assert_allclose(found[key], expected, rtol=1e-10, err_msg=key)
+    of_weight = {"step": (f"w_{name}", WEIGHT - RATE * dw), "gradients": (f"d_w_{name}", dw)}
+    for signature, found in results[place].items():
+        for key, expected in [(f"y_{name}", y), (f"d_x_{name}", dx), of_weight[signature]]:
+            np.testing.assert_allclose(found[key], expected, rtol=1e-10, err_msg=f"{signature}, {key}")
+    if place == "without_the_library":
+        for key in (f"y_{name}", f"d_x_{name}", f"d_w_{name}"):
+            np.testing.assert_array_equal(
+                results[place]["gradients"][key], results["with_the_library"]["gradients"][key]
+            )
+
+
+def test_a_recomputation_still_waits_for_the_upstream_gradient(stripped):
+    """What a barrier waited for became control inputs."""
+    after, controls = bodies_of(stripped), []
+    for function, nodes in bodies_of(stripped.with_name("added")).items():
+        found = {node.name: node.input for node in after.get(function, [])}
+        for node in nodes:
+            if node.op == "CustomGradientBarrier" and node.name in found:
+                old, new = (
+                    {ref.strip("^").partition(":")[0] for ref in refs} for refs in (node.input, found[node.name])
+                )
+                assert old == new
+                controls += [ref for ref in found[node.name] if ref.startswith("^")]
+    assert controls

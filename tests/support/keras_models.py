@@ -154,12 +154,22 @@ def value_and_gradients(function, x=X, *args, **kwargs):
     return [tensor.numpy() for tensor in derive(function, x, *args, **kwargs)]
 
 
-def assert_equal(found, expected, rtol=1e-4, atol=1e-5):
+def derive_each(function, x=X, dy=None):
+    """The outputs of a function that has several, each with its own gradient, as arrays."""
+    x = tf.constant(x)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        ys = function(x)
+    gradients = [tf.convert_to_tensor(tape.gradient(y, x, upstream_of(y) if dy is None else dy)) for y in ys]
+    return [(y.numpy(), gradient.numpy()) for y, gradient in zip(ys, gradients, strict=True)]
+
+
+def assert_equal(found, expected, rtol=1e-4, atol=1e-5, err_msg=""):
     assert len(found) == len(expected)
     for actual, wanted in zip(found, expected, strict=True):
         actual, wanted = np.asarray(actual), np.asarray(wanted)
-        assert actual.dtype == wanted.dtype
-        np.testing.assert_allclose(actual.astype(np.float64), wanted.astype(np.float64), rtol=rtol, atol=atol)
+        assert actual.dtype == wanted.dtype, err_msg
+        np.testing.assert_allclose(actual.astype(float), wanted.astype(float), rtol, atol, err_msg=err_msg)
 
 
 def saved_and_loaded(library, model, folder):

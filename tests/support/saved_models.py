@@ -1,16 +1,19 @@
 """Strips SavedModels, and reads and runs them."""
 
+import pathlib
 import pickle
+import sys
+import sysconfig
+import warnings
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 import tf_cg_ops as cg
 from tf_cg_ops.saved_model import _replace_ops
 
-from .processes import run_python
+from .processes import FOR_KERAS_ALONE, run_interpreter, run_python
 from .sources import ROOT
 
 
@@ -25,6 +28,16 @@ class Model(tf.Module):
     def f(self, x):
         h = cg.custom_gradient(lambda x: (tf.sign(x) * 2.0, lambda dy: dy))(x)
         return {"y": cg.embed_gradient(h, x, x) + self.w}
+
+
+def save_graph(path, make, spec):
+    """Saves what `make` computes from a placeholder, by name, in a graph of TensorFlow 1."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        x = tf.compat.v1.placeholder(spec.dtype, spec.shape, name="x")
+        outputs = make(x)
+        session.run(tf.compat.v1.global_variables_initializer())
+        tf.compat.v1.saved_model.simple_save(session, str(path), {"x": x}, outputs)
 
 
 def proto_of(path):
@@ -100,12 +113,6 @@ def in_a_loop(function, times=3):
     return run
 
 
-def with_modes(names, feature, modes_of):
-    """The names as parameters of a test that fills these rows of the support matrix."""
-    marks = {n: [pytest.mark.mode_table(feature=feature, mode=mode) for mode in modes_of.get(n, [])] for n in names}
-    return [pytest.param(name, marks=marks[name]) for name in names]
-
-
 def gradient(function, x, dy):
     """The gradient of a function of one tensor for an upstream, as a Tensor."""
     x = tf.convert_to_tensor(x)
@@ -115,12 +122,28 @@ def gradient(function, x, dy):
     return tf.convert_to_tensor(tape.gradient(y, x, output_gradients=tf.constant(dy)))
 
 
-def call_signatures(calls, folder, alone=False):
-    """The outputs of calls, each a model, a signature and its inputs; if `alone`, from a process without this library."""
+def call_signatures(calls, folder, installed=True):
+    """The outputs of calls, each a model, a signature and its inputs, from a process where this library may not be."""
     (folder / "calls").write_bytes(pickle.dumps(calls))
-    code = (ROOT / "tests" / "saved_model" / "programs" / "signatures.py").read_text()
-    run_python(code, folder / "calls", folder / "outputs", *["alone"] * alone, cwd=folder)
+    program = ROOT / "tests" / "saved_model" / "programs" / "signatures.py"
+    if installed:
+        run_python(program.read_text(), folder / "calls", folder / "outputs", cwd=folder)
+    else:
+        # TensorFlow 2.18 imports distutils, and without site-packages that is Python's own.
+        options = ["-I", "-S", "-W", "error", "-W", "ignore:The distutils package is deprecated:DeprecationWarning"]
+        arguments = [folder / "calls", folder / "outputs", other_packages(folder / "site")]
+        run_interpreter([sys.executable, *options, program, *arguments], folder)
     return pickle.loads((folder / "outputs").read_bytes())
+
+
+def other_packages(folder):
+    """A folder with links to all installed packages except this library."""
+    folder.mkdir()
+    for site in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
+        for package in pathlib.Path(site).iterdir():
+            if not package.name.startswith(("tf_cg_ops", "__editable__", *FOR_KERAS_ALONE)):
+                (folder / package.name).symlink_to(package)
+    return folder
 
 
 def gradient_in_a_fresh_process(path, name, x, dy):

@@ -4,6 +4,7 @@ A program of `processes.py`. Each line that it reads is a request, and for each 
 ended. TensorFlow starts its threads with the first operation, so that a process before it can be forked.
 """
 
+import gc
 import json
 import os
 import signal
@@ -49,6 +50,7 @@ if __name__ == "__main__":
     sys.path[0] = ""  # Instead of the folder of this file.
     import tensorflow  # noqa: F401
 
+    gc.freeze()  # Otherwise each process would copy the memory of all modules when Python collects garbage and ends.
     request = serve()
     names = become(request)  # First, so that the compiler's messages are captured, too.
     exec(compile(request["code"], "<string>", "exec"), names)

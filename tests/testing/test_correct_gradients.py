@@ -1,6 +1,5 @@
-"""check_gradient passes right gradients: this library's, TensorFlow's, and gradients that differ on purpose."""
+"""check_gradient passes right gradients in all modes: this library's, TensorFlow's, and those that differ on purpose."""
 
-import runpy
 import typing
 
 import keras
@@ -11,8 +10,8 @@ import tensorflow as tf
 import tf_cg_ops as cg
 from tf_cg_ops.testing import check_gradient
 
-from ..support.sources import ROOT
 from ..support.tensors import pairs
+from .test_wrong_gradients import product_rule
 
 RNG = np.random.default_rng(7)
 X, Y = RNG.normal(size=[3]), RNG.normal(size=[3])
@@ -29,7 +28,6 @@ def log1pexp(x):
 
 jvp = cg.custom_jvp(lambda x, y: x * tf.sin(y))
 jvp.defjvp(lambda p, t: (jvp(*p), t[0] * tf.sin(p[1]) + p[0] * tf.cos(p[1]) * t[1]))
-vjp = cg.custom_vjp(lambda x, y: (x * tf.sin(y), (x, y)), lambda r, dy: (dy * tf.sin(r[1]), dy * r[0] * tf.cos(r[1])))
 
 
 class Pair(typing.NamedTuple):
@@ -58,19 +56,11 @@ def mixed(x, n, flag, text, nothing):
 SECOND, FORWARD = {"second_order": True}, {"forward_mode": True}
 # A function, its arguments and the options of the check.
 RIGHT = {
-    # The shapes of fx, gx and x: [n], [n], []; then reduced by axis; then [m], [m, n], [n].
-    "shared_scalar": (lambda x: cg.embed_gradient(tf.exp(Y * x), Y * tf.exp(Y * x), x), [0.5], FORWARD),
-    "axis": (lambda x: cg.embed_gradient(tf.reduce_sum(x**3, -1), 3 * x**2, x, axis=-1), [BATCH], FORWARD),
-    "jacobian": (
-        lambda x: cg.embed_gradient(tf.linalg.matvec(MATRIX, tf.sin(x)), MATRIX * tf.cos(x), x, axis=None),
-        [X],
-        FORWARD,
-    ),
     "pairs": (lambda x, y: cg.embed_gradient(x * tf.exp(y), [tf.exp(y), x * tf.exp(y)], [x, y]), [X, Y], FORWARD),
     "holomorphic": (lambda z: cg.embed_gradient(z**3, 3 * z**2, z), [Z], FORWARD),
     "custom_gradient": (log1pexp, [X], SECOND),
     "far from 0": (log1pexp, [np.array([0.0, 100.0, 1000.0, -1000.0])], SECOND),
-    "custom_vjp": (vjp, [X, Y], SECOND),
+    "custom_vjp": (product_rule(lambda dx, dy, *_: (dx, dy), materialize_grads=False), [X, Y], SECOND),
     "custom_jvp": (jvp, [X, Y], SECOND),
     "recompute_grad": (cg.recompute_grad(lambda x: tf.sin(x) ** 2), [X], SECOND),
     "complex": (cg.custom_gradient(lambda z: (z * z, lambda dy: 2.0 * dy * tf.math.conj(z))), [Z], SECOND),
@@ -118,26 +108,17 @@ def test_autograph_converts_the_function_where_tf_function_does():
         check_gradient(control_flow, [np.abs(X)])
 
 
-def dense(dtype, model_dtype=None):
-    layer = keras.layers.Dense(3, "gelu", dtype=dtype)
-    return keras.Sequential([keras.Input([3], dtype=model_dtype), layer]) if model_dtype else layer
-
-
 @pytest.mark.core
-@pytest.mark.parametrize(
-    "dtypes",
-    [["float32"], ["float32", "float32"], ["float64", "float32"], ["float64"], ["float64", "float64"]],
-    ids=str,
-)
-def test_keras_must_compute_in_float64_or_get_tolerances(dtypes):
+def test_keras_must_compute_in_float64_or_get_tolerances():
     """A functional model casts its inputs to their dtypes, and any other layer to its own."""
-    function = dense(*dtypes)
-    tolerances = {}
-    if "float32" in dtypes:
+    single, double = (keras.layers.Dense(3, "gelu", dtype=dtype) for dtype in ("float32", "float64"))
+    cast = keras.Sequential([keras.Input([3], dtype="float32"), double])
+    for function in (single, cast):
         with pytest.raises(ValueError, match="with a tolerance of 1e-06, because it computes in float32"):
             check_gradient(function, [BATCH], modes=["eager"])
-        tolerances = {"rtol": 1e-3, "step": 0.1}
-    assert not check_gradient(function, [BATCH], modes=["eager"], **tolerances).failures
+        assert not check_gradient(function, [BATCH], modes=["eager"], rtol=1e-3, step=0.1).failures
+    for function in (double, keras.Sequential([keras.Input([3], dtype="float64"), double])):
+        assert not check_gradient(function, [BATCH], modes=["eager"]).failures
 
 
 @pytest.mark.core
@@ -176,43 +157,54 @@ def test_empty_arguments_are_reported_as_equal():
         assert (c.analytic, c.numeric, c.ratio, c.checked) == (0.0, 0.0, 1.0, 0)
 
 
-XS = np.array([[-2.2, -0.6, 0.4], [0.3, 1.6, -1.2]])
-BOTH = {"second_order": True, "forward_mode": True}
-# In each example, what has a custom gradient: the names of the file and of the function, and the options.
-EXAMPLES = {
-    "log1pexp": ("log1pexp", "log1pexp", BOTH),
-    "the sigmoid of log1pexp": ("log1pexp", "sigmoid", BOTH),
-    "long_sequence": ("long_sequence", "spike", {"like": lambda x: x / (1 + 5.0 * tf.abs(x)), **BOTH}),
-    "strip_for_tflite": ("strip_for_tflite", "rounded", {"like": lambda x: tf.clip_by_value(x, -1.0, 1.0), **SECOND}),
-}
+# Modes that wrap the function: in a loop, a SavedModel, a Keras model.
+WRAPPED = ["while_loop", "cond", "saved_model", "functional"]
+# In half precision: the dtype, a factor that passes for rounding, and one that does not.
+HALF = {"mixed_float16": (tf.float16, 1.005, 1.02), "mixed_bfloat16": (tf.bfloat16, 1.03, 1.1)}
+WEIGHT = tf.Variable([2.0, 3.0, 4.0], dtype=tf.float64)
 
 
-def found_in(example):
-    return runpy.run_path(ROOT / "examples" / f"{example}.py")
+@cg.custom_gradient
+def weighted(x, n):
+    def grad_fn(_, dy, variables):
+        return (dy * WEIGHT * n, None), [dy * x * n]
+
+    return {"y": WEIGHT * x * n, "which": tf.argmax(x)}, grad_fn
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_the_functions_of_the_examples(name):
-    example, function, options = EXAMPLES[name]
-    check_gradient(found_in(example)[function], [XS], modes=["eager", "function"], **options)
+@cg.custom_gradient
+def scaled(x, n):
+    return {"y": x * n, "which": tf.argmax(x)}, lambda _, dy: (dy * n, None)
 
 
-def test_the_quantizer_of_the_example():
-    quantized = found_in("quantized_net")["quantized"]
-    in_float32 = lambda x, step: quantized(tf.cast(x, tf.float32), tf.cast(step, tf.float32), -7.0, 7.0)  # noqa: E731
-
-    def intended(dy, x, step):
-        levels = x / step
-        is_inside = np.abs(levels) <= 7.0
-        return dy * is_inside, np.sum(dy * np.where(is_inside, np.round(levels) - levels, 7.0 * np.sign(levels)))
-
-    options = {"intended_gradient": intended, "modes": ["eager", "function"], "rtol": 1e-5}
-    check_gradient(lambda x, step: tf.cast(in_float32(x, step), tf.float64), [XS, 0.27], **options)
+@pytest.mark.parametrize("mode", WRAPPED)
+def test_a_right_gradient_passes(mode):
+    report = check_gradient(log1pexp, [X], modes=[mode], second_order=True)
+    assert {(c.mode, c.order) for c in report.comparisons} == {(mode, order) for order in ("value", "first", "second")}
+    function = weighted if mode != "functional" else scaled  # Such a model refuses functions that read variables.
+    assert not check_gradient(function, [X, 3], modes=[mode]).failures
 
 
-def test_the_binary_layer_of_the_example():
-    layer = found_in("binary_net")["BinaryDense"](3)
-    layer.build([2, 3])
-    kernel = np.random.default_rng(0).uniform(-0.9, 0.9, [3, 3])
-    multiply = lambda kernel: tf.constant(XS) @ kernel  # noqa: E731
-    check_gradient(lambda kernel: multiply(layer.sign(kernel)), [kernel], like=multiply, modes=["xla"])
+@pytest.mark.parametrize("mode", HALF)
+def test_half_precision_allows_16_roundings(mode):
+    dtype, small, large = HALF[mode]
+    dtypes = set()
+
+    def product(factor):
+        def rule(x, y):
+            dtypes.add(x.dtype)
+            return x * y, lambda dy: (dy * y * (1.0 if x.dtype == tf.float64 else factor), dy * x)
+
+        return cg.custom_gradient(rule)
+
+    assert not check_gradient(product(small), [X, 2 * X], modes=[mode]).failures
+    assert dtypes == {dtype, tf.float64}  # The reference is computed in float64.
+    for factor in (large, 0.8, -1.0):
+        with pytest.raises(AssertionError, match=f"gradient of 'rule' with respect to 'x' is wrong in mode '{mode}'"):
+            check_gradient(product(factor), [X, 2 * X], modes=["eager", mode])
+    assert not check_gradient(log1pexp, [X], modes=[mode], second_order=True).failures
+    assert not check_gradient(tf.math.conj, [X + 1j], modes=[mode]).failures  # Keras does not cast complex numbers.
+
+
+def test_functions_of_keras_pass_in_a_functional_model():
+    assert not check_gradient(lambda x: keras.ops.tanh(x) * 2.0, [X], modes=["functional"]).failures
