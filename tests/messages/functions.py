@@ -225,6 +225,27 @@ def with_activation(rule):
     return derive(cg.override_gradients(model, {lambda op: op.name == "activation": rule}))
 
 
+def in_block(x):
+    with tf.name_scope("block"):
+        return tf.sin(x)
+
+
+def two_blocks(x):
+    with tf.name_scope("a"):
+        y = in_block(x)
+    with tf.name_scope("b"):
+        return in_block(y)
+
+
+SHARED = keras.layers.Dense(3, name="shared")
+NAMED = keras.Sequential([keras.Input([3], name="given"), SHARED, keras.layers.Dense(1, name="last")])
+TWICE = keras.Sequential([SHARED, SHARED])
+
+
+def splits(x):
+    return tf.split(x, 2, name="parts")[0]
+
+
 def with_braces(op):
     return 1.0
 
