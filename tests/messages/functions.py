@@ -239,7 +239,7 @@ def two_blocks(x):
 
 SHARED = keras.layers.Dense(3, name="shared")
 NAMED = keras.Sequential([keras.Input([3], name="given"), SHARED, keras.layers.Dense(1, name="last")])
-TWICE = keras.Sequential([SHARED, SHARED])
+TWICE = keras.Sequential([SHARED, SHARED], name="twice")
 
 
 def splits(x):
