@@ -390,3 +390,27 @@ def test_a_plot():
     assert plan.plot(axes) is axes
     peaks = [max(line.get_ydata()) * 2**20 for line in axes.lines[:2]]
     assert peaks == [max(plan.plain_course), max(plan.course)]
+
+
+def conv(x, kernel):
+    return tf.nn.conv2d(x, kernel, 1, "VALID")
+
+
+# A contraction, the shapes of its operands, the products that it adds up, and the bytes in which its gradient works.
+CONTRACTIONS = {
+    "a convolution": (conv, [2, 5, 5, 3], [3, 3, 3, 4], 2 * 9 * 4 * 27, 2 * 9 * 27 * 4),
+    "in groups": (conv, [2, 5, 5, 6], [3, 3, 3, 4], 2 * 9 * 4 * 27, 2 * 108 * 6 / 3 * 4),
+    "a matrix product": (tf.matmul, [4, 5], [5, 3], 4 * 5 * 3, 0),
+    "a batch of them": (tf.matmul, [2, 4, 5], [2, 5, 3], 2 * 4 * 5 * 3, 0),
+    "an einsum": (lambda x, w: tf.einsum("ij,jk->ik", x, w), [4, 5], [5, 3], 4 * 5 * 3, 0),
+}
+
+
+@pytest.mark.parametrize("name", CONTRACTIONS)
+def test_the_cost_of_a_contraction(name):
+    function, x, w, products, work = CONTRACTIONS[name]
+    graph = tf.function(function).get_concrete_function(tf.TensorSpec(x), tf.TensorSpec(w)).graph
+    costs = GraphCosts(graph, graph.inputs, graph.inputs, lambda op: False)
+    y = graph.outputs[0].shape.num_elements()
+    moved = 4 * (np.prod(x) + np.prod(w) + y)
+    assert (costs.cost[0], costs.in_flight[0]) == (moved + products / 4, 4 * y + work)

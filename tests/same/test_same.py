@@ -94,7 +94,7 @@ def cells():
     compared = [each for each in chosen if limit_of(FAILS_IN_TENSORFLOW + LIMITS, *each) is None]
     there = {(wrapper, mode) for _, wrapper, mode in compared} | set(SENSELESS)
     left = [pair for pair in itertools.product(WRAPPERS, MODES) if pair not in there]
-    return dict.fromkeys([*chosen, *(("several ops", *pair) for pair in left)])
+    return dict.fromkeys([*chosen, *(("a dict", *pair) for pair in left)])
 
 
 # Warnings of what a rule does not reach, and of a plan that saves little.

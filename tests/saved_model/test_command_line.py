@@ -146,6 +146,12 @@ COPYING = [
         [1.0, -10.0],
         "/IdentityN: pass_through",
     ),
+    (
+        lambda x: TRIPLED(TRIPLED(x)),
+        "adopt --place IdentityN_1=autodiff --no-check",
+        [3.0, -30.0],
+        "/IdentityN: saved",
+    ),
     (lambda x: cg.scale_gradient(x, 2.0), "strip --no-check", [1.0, -10.0], "nothing: the check was turned off"),
 ]
 
