@@ -230,6 +230,9 @@ def in_block(x):
         return tf.sin(x)
 
 
+called = tf.function(lambda x: tf.sin(x, name="sine"))
+
+
 def two_blocks(x):
     with tf.name_scope("a"):
         y = in_block(x)

@@ -1,6 +1,7 @@
 """capture: values inside a function, and derivatives by them, in every mode and for every kind of place."""
 
 import functools
+import threading
 
 import keras
 import numpy as np
@@ -200,7 +201,7 @@ def test_a_layer_of_a_model(library, name):
 
     found, expected = step(x), in_two_steps(x)
     tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
-    assert all("call" not in vars(layer) for layer in model.layers)
+    assert library.layers.Layer.__call__.__module__.startswith(library.__name__)
 
 
 def test_a_layer_inside_a_layer_that_was_written_by_hand():
@@ -220,6 +221,109 @@ def test_a_model_that_is_loaded(tmp_path):
         outputs, values = cg.capture(form, {"deep": "deep_1"})(x)
         np.testing.assert_allclose(values["deep"], expected["deep"], rtol=1e-6)
         np.testing.assert_allclose(*tf.nest.flatten(outputs), model(x), rtol=1e-6)
+
+
+def reversed_by_tensorflow(x):
+    return tf.custom_gradient(lambda x: (x, lambda dy: -7.0 * dy))(x)
+
+
+# Functions with their own gradient, which get the value that is captured.
+AFTER = {
+    "reverse_gradient": cg.reverse_gradient,
+    "tf.custom_gradient": reversed_by_tensorflow,
+    "silu": tf.nn.silu,
+    "recomputed": cg.recompute_grad(lambda x: tf.sin(x) * x),
+    "overridden": cg.override_gradients(tf.sin, {"Sin": lambda op, dy: 5.0 * dy}),
+}
+
+
+@pytest.mark.parametrize("is_loaded", [False, True], ids=["traced", "loaded"])
+@pytest.mark.parametrize("name", AFTER)
+def test_a_value_before_a_function_with_its_own_gradient(name, is_loaded, tmp_path):
+    """Used by it alone, and beside it."""
+    after = AFTER[name]
+    for f in (lambda h: after(h) * 2.0, lambda h: after(h) * h + h):
+        module = tf.Module()
+        module.f = tf.function(lambda x: f(tf.exp(x, name="h")), [tf.TensorSpec([None], tf.float64)])  # noqa: B023
+        if is_loaded:
+            tf.saved_model.save(module, tmp_path / "model")
+            module = tf.saved_model.load(tmp_path / "model")
+        captured = cg.capture(module.f, ["h"])
+        x = tf.constant(X)
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            y, values = captured(x)
+            plain = f(values["h"])
+        found, expected = (tape.gradient(y, values["h"], output_gradients=DY) for y in (y, plain))
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+        np.testing.assert_allclose(captured(x, h=tf.constant(DY))[0], f(tf.constant(DY)), rtol=1e-12)
+
+
+def test_a_mask_stays_with_each_value_of_a_layer(library):
+    layers = library.layers
+    given = layers.Input([None], dtype="int32")
+    embedded = layers.Embedding(10, 4, mask_zero=True)(given)
+    encoder = library.Model(given, [embedded, layers.Dropout(0.0)(embedded)], name="encoder")
+    ids = layers.Input([None], dtype="int32")
+    model = library.Model(ids, layers.LSTM(3)(encoder(ids)[0]))
+    x = tf.constant([[1, 2, 0, 0], [3, 4, 5, 0]])
+    y, values = cg.capture(model, {"first": "encoder:0"})(x)
+    np.testing.assert_allclose(y, model(x), rtol=1e-6)
+    assert values["first"].shape == (2, 4, 4)
+
+
+def test_layers_with_default_names_in_any_function():
+    """The scope of the first one is dense_1."""
+    layers = [keras.layers.Dense(3, name=name) for name in ("dense", "dense_1", "dense_2")]
+    model, x = keras.Sequential([keras.layers.Input([3]), *layers]), tf.constant([[1.0, -2.0, 3.0]])
+    for f in (model, lambda x: model(x), functools.partial(model, training=False), model.call):
+        np.testing.assert_array_equal(cg.capture(f, ["dense_1"])(x)[1]["dense_1"], layers[1](layers[0](x)))
+
+
+def test_a_scope_with_ops_that_nothing_reads():
+    def f(x):
+        with tf.name_scope("block"):
+            h = tf.sin(x)
+            tf.debugging.assert_less(h, 10.0 * tf.ones_like(h))
+            tf.print(h[:0])
+        return h * x
+
+    np.testing.assert_array_equal(cg.capture(f, ["block"])(tf.constant(X))[1]["block"], np.sin(X))
+
+
+def test_outputs_have_gradients_by_other_outputs():
+    def f(x):
+        features = tf.sin(x)
+        return features**2, features
+
+    captured = cg.capture(cg.capture(f, {"squares": lambda op: op.type == "Pow"}), ["Sin"])
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x := tf.constant(X))
+        ((y, features), first), second = captured(x)
+    for by in (features, second["Sin"]):
+        np.testing.assert_allclose(tape.gradient(y, by, output_gradients=DY), DY * 2 * np.sin(X), rtol=1e-12)
+        np.testing.assert_allclose(tape.gradient(first["squares"][0], by), 2 * np.sin(X), rtol=1e-12)
+
+
+def test_other_threads_use_the_layers_meanwhile():
+    layer, errors, done = keras.layers.Dense(3), [], threading.Event()
+    model, x = keras.Sequential([keras.layers.Input([3]), layer]), tf.ones([1, 3])
+    expected = model(x)
+
+    def use():
+        while not done.is_set():
+            try:
+                np.testing.assert_array_equal(model(x), expected)
+            except Exception as error:
+                errors.append(error)
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    for _ in range(5):
+        cg.capture(model, [layer.name])(x)
+    done.set()
+    thread.join()
+    assert not errors
 
 
 def test_the_function_runs_once_and_only_what_is_needed():

@@ -189,11 +189,16 @@ def note_original(copy: Any, op: Any) -> None:
     setattr(copy, _ORIGINAL, op)
 
 
-def traceback_of(op: Any) -> Any:
-    """The Python frames of the code that made an op, or the op that it is a copy of."""
+def original_of(op: Any) -> Any:
+    """The op that an op is a copy of, or the op itself."""
     while hasattr(op, _ORIGINAL):
         op = getattr(op, _ORIGINAL)
-    return op.traceback
+    return op
+
+
+def traceback_of(op: Any) -> Any:
+    """The Python frames of the code that made an op, or the op that it is a copy of."""
+    return original_of(op).traceback
 
 
 def captures_of(graph: Any) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:

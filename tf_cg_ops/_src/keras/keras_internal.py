@@ -84,11 +84,6 @@ def is_layer(value: Any) -> bool:
     return hasattr(value, "_flatten_layers")
 
 
-def layers_in(layer: Any) -> list[Any]:
-    """The layers inside a layer, at any depth; empty for another value."""
-    return list(layer._flatten_layers(include_self=False)) if is_layer(layer) else []
-
-
 # The public `losses` is a copy, and includes the losses of weights.
 def losses_in(layer: Any) -> dict[str, list[Any]]:
     """The lists in which the layer and its inner layers store the losses of their calls; empty for None.

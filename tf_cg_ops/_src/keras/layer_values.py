@@ -1,45 +1,50 @@
-"""Shows and replaces what the layers inside a Keras model return."""
+"""Sees and replaces what Keras layers return."""
 
+import collections
 import contextlib
-import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from tf_cg_ops._src.keras import keras_internal
+from tf_cg_ops._src.keras import registration
 
-# Two threads that trace one model would each restore what the other one put there.
-_lock = threading.RLock()
-
-
-@contextlib.contextmanager
-def replaced(layers: Sequence[Any], replace: Callable[[str, Any], Any]) -> Iterator[None]:
-    """A context in which each call of these layers returns `replace(name of the layer, value)`."""
-    with _lock, contextlib.ExitStack() as stack:
-        for layer in layers:
-            stack.enter_context(_replaced(layer, replace))
-        yield
+_thread = threading.local()
+_lock = threading.Lock()
+_num_entered: collections.Counter[type] = collections.Counter()
+_plain: dict[type, Any] = {}
 
 
 @contextlib.contextmanager
-def _replaced(layer: Any, replace: Callable[[str, Any], Any]) -> Iterator[None]:
-    call = layer.call  # Keras itself has no hook.
+def replaced(replace: Callable[[Any, Any], Any]) -> Iterator[None]:
+    """A context in which each call of a Keras layer in this thread returns `replace(layer, value)`."""
+    before, _thread.replace = getattr(_thread, "replace", None), replace
+    try:
+        with contextlib.ExitStack() as stack:
+            for module in registration.loaded_modules():
+                stack.enter_context(_watched(module.keras.layers.Layer))
+            yield
+    finally:
+        _thread.replace = before
 
-    @functools.wraps(call)
-    def replacing(*args: Any, **kwargs: Any) -> Any:
-        value = call(*args, **kwargs)
-        new = replace(layer.name, value)
-        mask = keras_internal.mask_of(value)
-        if mask is not None:
-            keras_internal.set_mask(new, mask)
-        return new
 
-    had = vars(layer).get("call")  # Not setattr, because Keras tracks that.
-    vars(layer)["call"] = replacing
+@contextlib.contextmanager
+def _watched(base: Any) -> Iterator[None]:
+    """Calls of layers ask their thread what to return. Keras itself has no hook."""
+    plain: Any = None
+
+    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        value, replace = plain(layer, *args, **kwargs), getattr(_thread, "replace", None)
+        return value if replace is None else replace(layer, value)
+
+    with _lock:
+        _num_entered[base] += 1
+        if _num_entered[base] == 1:
+            _plain[base] = plain = base.__call__
+            base.__call__ = call
     try:
         yield
     finally:
-        if had is None:
-            del vars(layer)["call"]
-        else:
-            vars(layer)["call"] = had
+        with _lock:
+            _num_entered[base] -= 1
+            if not _num_entered[base]:
+                base.__call__ = _plain.pop(base)

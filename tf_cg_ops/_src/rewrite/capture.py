@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -16,9 +15,9 @@ from tf_cg_ops._src.custom_gradient import attaching
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.graphs import control_flow
 from tf_cg_ops._src.graphs.graph_copy import GraphCopy
-from tf_cg_ops._src.keras import keras_internal, layer_values, registration
+from tf_cg_ops._src.keras import keras_internal, layer_values
 from tf_cg_ops._src.rewrite import own_gradients
-from tf_cg_ops._src.rewrite.places import Place, PlaceSearch, check_places, mark
+from tf_cg_ops._src.rewrite.places import Place, PlaceSearch, check_places, layer_of, mark
 from tf_cg_ops._src.rewrite.traced_call import TracedCall, arrays_to_tensors, flat_copy
 
 _API = "capture"
@@ -120,9 +119,9 @@ class _Run:
         given = {key: kwargs[key] for key in self.wanted if kwargs.get(key) is not None}
         inputs = arrays_to_tensors((list(args), {key: x for key, x in kwargs.items() if key not in self.wanted}))
         name = text.name_of(function)
-        with layers_marked(function, self.wanted) as layers:
+        with layer_values.replaced(mark):
             call = TracedCall(function, *inputs)
-        cut = Cut(_API, name, call.graph, call.inside, self.wanted, layers, self.inside)
+        cut = Cut(_API, name, call.graph, call.inside, self.wanted, self.inside)
         for variable in call.variables:  # Their handles are inputs, so the call does not read them.
             tf_internal.variable_accessed(variable)
         outputs, values = cut.run([*pytree.tensors_in(inputs), *call.outside.values], given)
@@ -154,25 +153,24 @@ def _parameters(f: Any) -> set[str]:
         return set(keywords)
 
 
-@contextlib.contextmanager
-def layers_marked(f: Any, wanted: Mapping[str, Place]) -> Iterator[list[str]]:
-    """A context in which Keras layers of `f` that are places mark what they return; yields the names of all layers."""
-    while (decoration := registration.decoration_of(f)) is not None:  # Such as a model with other gradients.
-        f = decoration.function
-    layers = keras_internal.layers_in(f)
-    places = [place for place in wanted.values() if isinstance(place, str)]
-    names = {*places, *(place.rpartition(":")[0] for place in places)}
-    with layer_values.replaced([layer for layer in layers if layer.name in names], mark):
-        yield [layer.name for layer in layers]
-
-
 def _behind_own_gradient(tensor: Any) -> Any:
     """The same value where a function with its own gradient returns it, if it is the result of one."""
     for use in tensor.consumers():
-        position = next(i for i, each in enumerate(use.inputs) if each is tensor)
-        if own_gradients.differentiated_inputs(use) is not None and position < len(use.outputs):
-            return _behind_own_gradient(use.outputs[position])
+        positions, own = (
+            [i for i, each in enumerate(use.inputs) if each is tensor],
+            own_gradients.differentiated_inputs(use),
+        )
+        # An argument that a function returns is no result of it.
+        if own is not None and positions[0] < len(use.outputs) and not set(own) & set(positions):
+            return _behind_own_gradient(use.outputs[positions[0]])
     return tensor
+
+
+def _source(output: Any) -> Any:
+    """The tensor that a function returns. TensorFlow puts an Identity behind it, by which nothing has a gradient."""
+    while output.op.type == "Identity" and layer_of(output.op) is None:
+        output = output.op.inputs[0]
+    return output
 
 
 class Cut:
@@ -191,12 +189,24 @@ class Cut:
         graph: Any,
         inside: Sequence[Any],
         wanted: Mapping[str, Place],
-        layers: Sequence[str] = (),
         drops_own_gradients: bool = False,
     ) -> None:
         self._api, self._function, self._drops = api, function, drops_own_gradients
-        self.graph, self.inside, _ = flat_copy(graph, inside)
-        search = PlaceSearch(api, function, self.graph, layers)
+        names = {
+            place if i else place.rpartition(":")[0]
+            for i in (0, 1)
+            for place in wanted.values()
+            if isinstance(place, str)
+        }
+        layers: dict[str, None] = {}
+
+        def without_other_marks(_: Any, op: Any, inputs: list[Any]) -> list[Any] | None:
+            found = layer_of(op)
+            layers.update({found[1]: None} if found else {})
+            return inputs if found and found[1] not in names else None
+
+        self.graph, self.inside, _ = flat_copy(graph, inside, replace=without_other_marks)
+        search = PlaceSearch(api, function, self.graph, list(layers))
         self.found = {
             key: tf.nest.map_structure(_behind_own_gradient, search.find(key, place)) for key, place in wanted.items()
         }
@@ -212,7 +222,7 @@ class Cut:
                         own.keeps(op, positions, False, own_gradients.name_of_owner(op))
             own.check_rules_reach(f"'{function}'", self.graph.outputs)
         self._num_outputs = len(self.graph.outputs)
-        self.graph.outputs = [*self.graph.outputs, *tensors]
+        self.graph.outputs = [*map(_source, self.graph.outputs), *tensors]
 
     def matched(self, op: Any) -> bool:
         """Whether an op is a place."""
@@ -250,6 +260,7 @@ class Cut:
         }
 
     def _given(self, given: Mapping[str, Any]) -> Iterator[tuple[Any, tf.Tensor]]:
+        known: dict[int, str] = {}
         for key, value in given.items():
             found = self.found[key]
             if isinstance(found, list) and not (isinstance(value, (list, tuple)) and len(value) == len(found)):
@@ -259,6 +270,8 @@ class Cut:
                 )
             pairs = zip(found, value, strict=True) if isinstance(found, list) else [(found, value)]
             for tensor, new in pairs:
+                if new is not None and known.setdefault(id(tensor), key) != key:
+                    raise ValueError(f"{self._api}: {key} must be another value than {known[id(tensor)]}, got both.")
                 if new is not None:
                     yield tensor, self._fitted(key, tensor, new)
 

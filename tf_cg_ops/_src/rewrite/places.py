@@ -8,14 +8,15 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from tf_cg_ops._src.core import text, tf_internal
-from tf_cg_ops._src.graphs import control_flow
+from tf_cg_ops._src.graphs import control_flow, graph_copy
+from tf_cg_ops._src.keras import keras_internal
 from tf_cg_ops._src.rewrite.op_rules import selects
 from tf_cg_ops._src.rewrite.own_gradients import with_inner_ops
 
 # A name, or a predicate on a tf.Operation.
 Place: TypeAlias = str | Callable[[tf.Operation], bool]
 
-# The attribute of an Identity that holds the name of a Keras layer and the number of its output.
+# The attribute of an Identity for a value that a Keras layer returned: its number, and the name of the layer.
 _LAYER = "_tf_cg_ops_layer"
 _NOT_PLACES = frozenset(["NoOp", "Placeholder", "Const"])
 
@@ -40,17 +41,25 @@ def check_places(api: str, places: Any) -> dict[str, Place]:
     return dict(places)
 
 
-def mark(layer: str, value: Any) -> Any:
-    """The value of a call of a Keras layer, marked in the graph as the place with the layer's name."""
+def mark(layer: Any, value: Any) -> Any:
+    """What a Keras layer returns, with its Tensors in a graph marked."""
+    leaves = tf.nest.flatten(value)
+    for i, leaf in enumerate(leaves):
+        if isinstance(leaf, tf.Tensor) and not isinstance(leaf, tf_internal.EagerTensor):
+            leaves[i] = tf.identity(leaf)
+            tf_internal.set_attribute(leaves[i].op, _LAYER, tf.compat.v1.AttrValue(s=f"{i}:{layer.name}".encode()))
+            mask = keras_internal.mask_of(leaf)
+            if mask is not None:
+                keras_internal.set_mask(leaves[i], mask)
+    return tf.nest.pack_sequence_as(value, leaves)
 
-    def marked(number: int, leaf: Any) -> Any:
-        if not isinstance(leaf, tf.Tensor):
-            return leaf
-        new = tf.identity(leaf)
-        tf_internal.set_attribute(new.op, _LAYER, tf.compat.v1.AttrValue(s=f"{layer}:{number}".encode()))
-        return new
 
-    return tf.nest.pack_sequence_as(value, [marked(i, leaf) for i, leaf in enumerate(tf.nest.flatten(value))])
+def layer_of(op: Any) -> tuple[int, str] | None:
+    """The number of the value, and the name of the layer, that an op marks, or None."""
+    if op.type != "Identity" or _LAYER not in op.node_def.attr:
+        return None
+    number, name = op.get_attr(_LAYER).decode().split(":", 1)
+    return int(number), name
 
 
 class PlaceSearch:
@@ -58,6 +67,7 @@ class PlaceSearch:
 
     def __init__(self, api: str, function: str, graph: Any, layers: Sequence[str] = ()) -> None:
         self._api, self._function, self._layers = api, function, layers
+        self._outputs = set(map(id, graph.outputs))
         self._ops = [op for op in graph.get_operations() if op.outputs and op.type not in _NOT_PLACES]
         self._nested = [
             (op, inner)
@@ -85,40 +95,57 @@ class PlaceSearch:
 
     def _named(self, place: str) -> Any:
         name, index = re.fullmatch(r"(.*?)(?::(\d+))?", place, re.DOTALL).groups()  # type: ignore[union-attr]
-        of_layer = {_layer_of(op): op for op in self._ops if _layer_of(op).rpartition(":")[0] == name}
-        calls = [op for op in self._ops if _layer_of(op) == f"{name}:0"]
-        if name in self._layers and not calls:
-            raise self._error(place, f"the layer {name!r}, which is not called", "Name a layer that computes.")
-        if len(calls) > 1:
-            advice = f"Pass a predicate instead, for example lambda op: op.name == {calls[0].name!r}."
-            raise self._error(place, f"the layer {name!r}, which is called {len(calls)} times", advice)
-        tensors = [op.outputs[0] for op in of_layer.values()]
-        if not tensors:
-            named = [op for op in self._ops if op.name == name] or [
-                op for op in self._ops if op.name.endswith(f"/{name}")
-            ]
-            if len(named) > 1:
-                found = text.quoted(sorted(op.name for op in named))
-                raise self._error(place, f"{len(named)} ops, {found}", "Write one of these.")
-            tensors = [tensor for op in named for tensor in op.outputs]
-        if not tensors:
-            tensors = self._of_scope(place, name)
+        tensors = self._of_layer(place, name) or self._of_op(place, name) or self._of_scope(place, name)
+        self._check_inlined_once(place, tensors)
         if index is None and len(tensors) > 1:
-            raise self._error(place, f"{len(tensors)} values", f"Write '{name}:0' for the first one.")
-        if int(index or 0) >= len(tensors):
-            raise self._error(place, f"number {index} of {text.count(len(tensors), 'value')}", "They begin with 0.")
-        return tensors[int(index or 0)]
+            numbers = ", ".join(f"'{name}:{number}'" for number in tensors)
+            raise self._error(place, f"{len(tensors)} values", f"Write one of {numbers}.")
+        if index is not None and int(index) not in tensors:
+            raise self._error(place, f"no number {index}", f"It has {', '.join(map(str, tensors))}.")
+        return tensors[int(index)] if index is not None else next(iter(tensors.values()))
 
-    def _of_scope(self, place: str, name: str) -> list[Any]:
-        """What leaves the scope with this name: the outputs of its last op that an op outside, or nothing, reads."""
+    def _of_layer(self, place: str, name: str) -> dict[int, Any]:
+        """What the Keras layer with this name returns, by number."""
+        tensors: dict[int, Any] = {}
+        marks = [(mark[0], op) for op in self._ops if (mark := layer_of(op)) and mark[1] == name]
+        for number, op in marks:
+            if tensors.setdefault(number, op.outputs[0]) is not op.outputs[0]:
+                found = text.quoted(dict.fromkeys(op.inputs[0].op.name for _, op in marks))
+                raise self._error(place, "a layer that is called several times", f"Name one of the ops {found}.")
+        for around, op in self._nested if not marks else ():
+            if (mark := layer_of(op)) and mark[1] == name:
+                raise self._inside_of(around, op)
+        return tensors
+
+    def _of_op(self, place: str, name: str) -> dict[int, Any]:
+        """The outputs of the op with this name, or with a name that ends with it, by number."""
+        ops = [op for op in self._ops if op.name == name]
+        ops = ops or [op for op in self._ops if name and op.name.endswith(f"/{name}")]
+        if len(ops) > 1:
+            found = text.quoted(sorted(op.name for op in ops))
+            raise self._error(place, f"{len(ops)} ops, {found}", "Write one of these.")
+        return dict(enumerate(ops[0].outputs)) if ops else {}
+
+    def _check_inlined_once(self, place: str, tensors: Mapping[int, Any]) -> None:
+        """Raises ValueError if the op stands in a function that is called several times."""
+        found = next(iter(tensors.values())).op
+        original = graph_copy.original_of(found)
+        same = [op for op in self._ops if graph_copy.original_of(op) is original and op.type == found.type]
+        copies = [op.name for op in same if layer_of(op) is None]
+        if len(copies) > 1:
+            advice = f"Pass a predicate, such as lambda op: op.name == {copies[0]!r}."
+            raise self._error(place, f"an op of a function that is called {len(copies)} times", advice)
+
+    def _of_scope(self, place: str, name: str) -> dict[int, Any]:
+        """What leaves the scope with this name: outputs of its last op with one that an op outside reads, by number."""
         scopes: dict[str, list[Any]] = {}
         for op in self._ops:
-            position = f"/{op.name}".find(f"/{name}/")
+            position = f"/{op.name}".find(f"/{name}/") if name else -1
             if position >= 0:
                 scopes.setdefault(op.name[: position + len(name)], []).append(op)
         if not scopes:
             for around, op in self._nested:
-                if f"/{name}/" in f"/{op.name}/":
+                if name and f"/{name}/" in f"/{op.name}/":
                     raise self._inside_of(around, op)
             known = {*self._layers, *(op.name for op in self._ops)}
             known |= {part for op in self._ops for part in op.name.split("/")}
@@ -126,13 +153,19 @@ class PlaceSearch:
             advice = f"The nearest names are {text.quoted(near)}." if near else "No name is near."
             if self._layers:
                 advice += f" The layers are {text.quoted(self._layers)}."
-            raise self._error(place, "no such op, layer or scope", advice)
+            raise self._error(place, "no such op, layer or scope on which the outputs depend", advice)
         if len(scopes) > 1:
             raise self._error(place, f"{len(scopes)} scopes, {text.quoted(sorted(scopes))}", "Write one of these.")
-        ((_, ops),) = scopes.items()
-        inside = set(map(id, ops))
-        leaving = [op for op in ops if any(_leaves(tensor, inside) for tensor in op.outputs)]
-        return [tensor for tensor in (leaving or ops)[-1].outputs if not leaving or _leaves(tensor, inside)]
+        ((scope, ops),) = scopes.items()
+        for op in reversed(ops):
+            leaving = {i: tensor for i, tensor in enumerate(op.outputs) if self._leaves(tensor, scope)}
+            if leaving:
+                return leaving
+        raise self._error(place, "a scope that no value leaves", "Name an op.")
+
+    def _leaves(self, tensor: Any, scope: str) -> bool:
+        is_read = any(not use.name.startswith(f"{scope}/") for use in tensor.consumers())
+        return (is_read or id(tensor) in self._outputs) and tensor.dtype not in (tf.resource, tf.variant)
 
     def _inside_of(self, around: Any, op: Any) -> NotImplementedError:
         return NotImplementedError(
@@ -145,12 +178,3 @@ class PlaceSearch:
         return ValueError(
             f"{self._api}: a place must name one value of '{self._function}', got {place!r}: {got}. {advice}"
         )
-
-
-def _layer_of(op: Any) -> str:
-    return op.get_attr(_LAYER).decode() if op.type == "Identity" and _LAYER in op.node_def.attr else ""
-
-
-def _leaves(tensor: Any, inside: set[int]) -> bool:
-    uses = tensor.consumers()
-    return tensor.dtype not in (tf.resource, tf.variant) and (not uses or any(id(use) not in inside for use in uses))
