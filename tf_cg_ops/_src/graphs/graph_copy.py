@@ -150,7 +150,9 @@ class GraphCopy:
     def copy_op(self, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor]:
         """Copies one op without asking `replace`; returns its outputs."""
         if op.type in control_flow.TYPES:
-            return control_flow.copy(op, inputs, self.call)
+            scope = op.name.rpartition("/")[0] if self._names and op.type not in control_flow.CALLS else ""
+            with tf.name_scope(f"{scope}/") if scope else contextlib.nullcontext():
+                return control_flow.copy(op, inputs, self.call)
         if op.type in control_flow.TYPES_OF_TENSORFLOW_1:
             raise _control_flow_of_tensorflow_1(op)
         place = tf.device(op.device) if op.device else contextlib.nullcontext()

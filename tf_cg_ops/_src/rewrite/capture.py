@@ -56,12 +56,12 @@ def capture(
 
     A place is one of these:
 
-    - The name of a Keras layer, at any depth, if `f` is a Keras model: the value that the layer returns.
+    - The name of a Keras layer that is called once: the value that it returns; `"name:1"` for its second value.
     - The name of an op, such as "hidden", or `"hidden:1"` for its second output. `tf.identity(x, name="hidden")` names
       a value in your own code.
     - The name of a scope, whole or in part: "block3" finds the ops "model/block3/conv" and "model/block3/relu", and the
-      value is the output of the last one whose output is used outside of the scope. So you find the layers of a loaded
-      SavedModel, or of a model that `f` calls.
+      value is the output of the last one whose output is used outside of the scope. Use it for a loaded SavedModel,
+      which has no layers. Keras 3 adds a number there: the scope of a layer "dense" is "dense_1".
     - A function of a `tf.Operation` that returns a bool. Then the value is a list, with the first output of each op
       that it selects, in the order of the graph.
 
@@ -73,7 +73,8 @@ def capture(
     error. With `inside=True` such a function uses TensorFlow's gradient of its ops instead of its own.
 
     `f` is traced and copied, in eager mode in each call. For speed, write a `tf.function` for the whole step, with the
-    tape in it. A tape around a `tf.function` finds no gradient between two of its results.
+    tape in it. A tape around a `tf.function` finds no gradient between two of its results. As always, a tape must watch
+    something that the value depends on: a variable, or what you name in `tape.watch`.
 
     Args:
       f: A Python function of TensorFlow ops, a `tf.function`, a Keras model, a loaded SavedModel or one of its
