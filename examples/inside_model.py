@@ -135,13 +135,13 @@ def run(output: pathlib.Path) -> None:
     error = np.max(np.abs(np.sum(parts, axis=(1, 2, 3)) - expected)) / np.max(np.abs(expected))
     show("integrated gradients: largest difference between their sum and the change of a score", error, "at most", 1e-2)
 
-    pair = [x_test[np.argmax(y_test == digit)] for digit in (RECEIVER, DONOR)]
+    receiver, donor = (x_test[np.argmax(y_test == digit)] for digit in (RECEIVER, DONOR))
     margin = np.eye(CLASSES)[DONOR] - np.eye(CLASSES)[RECEIVER]
-    alone = (patch(net, *pair, np.eye(CHANNELS, dtype=bool)) - net(pair[0][None]).numpy()) @ margin
+    alone = (patch(net, receiver, donor, np.eye(CHANNELS, dtype=bool)) - net(receiver[None]).numpy()) @ margin
     channels = np.zeros([CHANNELS + 1, CHANNELS], bool)  # In row k, the k channels that move the scores most.
     channels[:, np.argsort(-alone)] = np.tri(CHANNELS + 1, CHANNELS, -1)
-    together = patch(net, *pair, channels)
-    difference = np.max(np.abs(together[-1] - net(pair[1][None])))
+    together = patch(net, receiver, donor, channels)
+    difference = np.max(np.abs(together[-1] - net(donor[None])))
     show("patching all channels: largest difference from a score of the other image", difference, "at most", 1e-5)
     show("channels patched until the other digit has a higher score", np.argmax(together @ margin > 0), "at most", 12)
 
@@ -153,7 +153,7 @@ def run(output: pathlib.Path) -> None:
     maps = {"Grad-CAM": heat, "guided\nGrad-CAM": heat * guided_gradient(net, x, upstream)}
     maps = {"image": x_test[..., 0], **maps, "integrated\ngradients": np.sum(parts, axis=-1)}
     rows = [np.argmax(y_test == digit) for digit in SHOWN]
-    draw({name: found[rows] for name, found in maps.items()}, pair, alone, together @ margin, output)
+    draw({name: found[rows] for name, found in maps.items()}, (receiver, donor), alone, together @ margin, output)
 
 
 def in_fresh_process(output: pathlib.Path) -> None:

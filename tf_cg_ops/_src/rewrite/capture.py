@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, misplaced_calls, pytree, text, tf_internal
+from tf_cg_ops._src.core import calls, convert, misplaced_calls, pytree, text, tf_internal
 from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.custom_gradient import attaching
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
@@ -178,7 +178,7 @@ class Cut:
     """A traced graph whose outputs are computed from the values at places inside it.
 
     Attributes:
-      graph: A copy of the graph, without calls, which returns the values at the places, too.
+      graph: The graph, or a copy if it has calls. Its outputs are changed: it returns the values at the places, too.
       inside: Its inputs.
       found: The tensor of each place in it, or a list of tensors.
     """
@@ -193,21 +193,12 @@ class Cut:
         drops_own_gradients: bool = False,
     ) -> None:
         self._api, self._function, self._drops = api, function, drops_own_gradients
-        names = {
-            place if i else place.rpartition(":")[0]
-            for i in (0, 1)
-            for place in wanted.values()
-            if isinstance(place, str)
-        }
-        layers: dict[str, None] = {}
-
-        def without_other_marks(_: Any, op: Any, inputs: list[Any]) -> list[Any] | None:
-            found = layer_of(op)
-            layers.update({found[1]: None} if found else {})
-            return inputs if found and found[1] not in names else None
-
-        self.graph, self.inside, _ = flat_copy(graph, inside, replace=without_other_marks)
-        search = PlaceSearch(api, function, self.graph, list(layers))
+        named = [place for place in wanted.values() if isinstance(place, str)]
+        self._names = {*named, *(place.rpartition(":")[0] for place in named)}
+        self.graph, self.inside = graph, inside
+        if any(op.type in calls.CALLS and not control_flow.is_compiled(op) for op in graph.get_operations()):
+            self.graph, self.inside, _ = flat_copy(graph, inside)
+        search = PlaceSearch(api, function, self.graph)
         self.found = {
             key: tf.nest.map_structure(_behind_own_gradient, search.find(key, place)) for key, place in wanted.items()
         }
@@ -247,6 +238,9 @@ class Cut:
         in_graph = not tf.executing_eagerly()
 
         def replace(copy: GraphCopy, op: Any, inputs: list[Any]) -> Sequence[Any] | None:
+            mark = layer_of(op)
+            if mark and mark[1] not in self._names:
+                return inputs
             positions = own_gradients.differentiated_inputs(op) if self._drops else None
             if positions is not None and own_gradients.contains(op, positions, self.matched, control_flow.functions_of):
                 return [tf.identity(result) for result in inputs[: len(op.outputs)]]

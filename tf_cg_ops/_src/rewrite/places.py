@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -65,8 +65,8 @@ def layer_of(op: Any) -> tuple[int, str] | None:
 class PlaceSearch:
     """Finds places among the ops of a graph without calls."""
 
-    def __init__(self, api: str, function: str, graph: Any, layers: Sequence[str] = ()) -> None:
-        self._api, self._function, self._layers = api, function, layers
+    def __init__(self, api: str, function: str, graph: Any) -> None:
+        self._api, self._function = api, function
         self._outputs = set(map(id, graph.outputs))
         self._ops = [op for op in graph.get_operations() if op.outputs and op.type not in _NOT_PLACES]
         self._nested = [
@@ -147,12 +147,13 @@ class PlaceSearch:
             for around, op in self._nested:
                 if name and f"/{name}/" in f"/{op.name}/":
                     raise self._inside_of(around, op)
-            known = {*self._layers, *(op.name for op in self._ops)}
+            layers = list(dict.fromkeys(mark[1] for op in self._ops if (mark := layer_of(op))))
+            known = {*layers, *(op.name for op in self._ops)}
             known |= {part for op in self._ops for part in op.name.split("/")}
             near = difflib.get_close_matches(name, sorted(known), n=5, cutoff=0.4)
             advice = f"The nearest names are {text.quoted(near)}." if near else "No name is near."
-            if self._layers:
-                advice += f" The layers are {text.quoted(self._layers)}."
+            if layers:
+                advice += f" The layers are {text.quoted(layers)}."
             raise self._error(place, "no such op, layer or scope on which the outputs depend", advice)
         if len(scopes) > 1:
             raise self._error(place, f"{len(scopes)} scopes, {text.quoted(sorted(scopes))}", "Write one of these.")
