@@ -402,6 +402,35 @@ def test_a_rule_that_overflows_below_another_nan(above, function, x, verdict):
     assert ("The gradient is not finite for a random upstream gradient." in row.detail) == (verdict == "differs")
 
 
+def test_a_rule_that_is_right_for_the_upstream_of_the_run_alone():
+    bounded = cg.custom_gradient(lambda x: (tf.identity(x), lambda dy: tf.minimum(dy, 1.0)))
+    (row,) = cg.testing.audit(lambda x: tf.reduce_sum(bounded(x)), [X]).rows
+    assert row.verdict == "differs"
+    assert row.detail.endswith("It is right for the upstream gradient of this run, and wrong for a random one.")
+
+
+@pytest.mark.parametrize(("k", "verdict"), [(3.0, "right"), (3.3, "differs")])
+def test_a_value_that_a_loop_computes(k, verdict):
+    @cg.custom_gradient
+    def cube_by_a_loop(x):
+        y = tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, y * x), (0, tf.ones_like(x)), maximum_iterations=3)[
+            1
+        ]
+        return y, lambda dy: k * dy * x**2
+
+    assert [row.verdict for row in cg.testing.audit(lambda x: tf.reduce_sum(cube_by_a_loop(x)), [X]).rows] == [verdict]
+
+
+@pytest.mark.parametrize(("k", "verdict"), [(1.0, "right"), (1.1, "differs")])
+def test_a_loaded_gradient_of_tensorflow(k, verdict, tmp_path):
+    module = tf.Module()
+    sine = tf.custom_gradient(lambda x: (tf.sin(x), lambda dy: k * dy * tf.cos(x)))
+    module.f = tf.function(lambda x: tf.reduce_sum(sine(x)), [tf.TensorSpec(X.shape)])
+    tf.saved_model.save(module, tmp_path)
+    (row,) = cg.testing.audit(tf.saved_model.load(tmp_path).f, [X]).rows
+    assert (row.verdict, row.made_by) == (verdict, "tf.custom_gradient")
+
+
 @pytest.mark.core
 def test_the_norms_are_those_of_the_run():
     upstream = np.float32(normal(4, 3))
