@@ -245,6 +245,18 @@ def test_tangents_of_all_inputs_together(wrap):
     np.testing.assert_allclose(found, tangent(solve(matrix, x)[1], by_matrix, t), rtol=1e-11)
 
 
+@pytest.mark.parametrize("only", [0, 1])
+@pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "around"])
+def test_the_tangent_of_one_of_several_inputs(wrap, only):
+    """Its transposed rule reads what Python computed for the other input."""
+    function = cg.numpy_function(lambda x, y: (np.sin(x) * y, (np.diag(np.cos(x) * y), np.diag(np.sin(x)))), spec(3))
+    args, t = (array(3), array(3)), array(3)
+    with tf.autodiff.ForwardAccumulator((inputs := constants(args))[only], tf.constant(t)) as accumulator:
+        y = wrap(function)(*inputs)
+    slopes = np.cos(args[0]) * args[1], np.sin(args[0])
+    np.testing.assert_allclose(accumulator.jvp(y), slopes[only] * t, rtol=1e-11)
+
+
 def test_the_tangents_of_a_structure_and_reverse_mode_over_them():
     x, t = tf.constant(array(3)), tf.constant(array(3))
     function = cg.numpy_function(
