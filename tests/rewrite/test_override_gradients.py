@@ -92,6 +92,11 @@ CASES = {
     "loop as a whole": (in_a_loop(tf.sin), {"StatelessWhile": of_the_loop}, 7.0 * DY),
     "call as a whole": (lambda x: 2.0 * called(x), {"PartitionedCall": fivefold}, 10.0 * DY),
     "several outputs": (of_three_parts, {"Split": of_the_parts}, [2.0 * DY[0], 0.0, 4.0 * (DY[1] + DY[2])]),
+    "a name": (
+        lambda x: tf.sin(x, name="outer/inner/first") + tf.sin(x),
+        {"inner/first": fivefold},
+        DY * (5.0 + np.cos(X)),
+    ),
     "a predicate": (lambda x: tf.sin(x) + tf.cos(x), {lambda op: op.type in ("Sin", "Cos"): fivefold}, 10.0 * DY),
 }
 

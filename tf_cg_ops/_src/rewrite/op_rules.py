@@ -12,8 +12,8 @@ import tensorflow as tf
 from tf_cg_ops._src.core import convert, misplaced_calls, signature, text
 from tf_cg_ops._src.core.types import Structure
 
-# An op type, or a predicate on a tf.Operation. Public functions take any key: for type checkers, a dict whose keys are
-# functions is not one whose keys may be either.
+# An op type, a name with a slash, or a predicate on a tf.Operation. Public functions take any key: for type checkers, a
+# dict whose keys are functions is not one whose keys may be either.
 Key: TypeAlias = str | Callable[[tf.Operation], bool]
 # `rule(op, *dy)` returns the gradients of op.inputs, like a function for tf.RegisterGradient.
 Rule: TypeAlias = Callable[..., Structure]
@@ -85,7 +85,7 @@ class Matching:
         """The rule for an op with inputs and outputs, or None."""
         self.types[op.type] += 1
         for key, rule in self._rules.items():
-            if op.type == key if isinstance(key, str) else selects(self._api, _described_key(key), key, op):
+            if _is_named(op, key) if isinstance(key, str) else selects(self._api, _described_key(key), key, op):
                 self.overridden[op.type] += 1
                 self._matched[id(key)][1].append(op)
                 self.ops.append(op)
@@ -163,6 +163,11 @@ class Matching:
             if counts and message not in self._warned:
                 self._warned.add(message)
                 warnings.warn(message, stacklevel=2)
+
+
+def _is_named(op: Any, key: str) -> bool:
+    """Whether a key is the type of an op, or, with a slash, its name or the end of it."""
+    return op.type == key if "/" not in key else f"/{op.name}".endswith(f"/{key}")
 
 
 def selects(api: str, name: str, predicate: Callable[[Any], Any], op: Any) -> bool:
