@@ -74,7 +74,7 @@ def test_every_case_runs_and_is_written_to_one_line(tmp_path):
         "memory of a segmented loop, log: a constant more for four times the steps",
     }
     charts.draw(run, tmp_path)
-    assert {path.stem for path in tmp_path.glob("*.png")} == {"headline", "sizes", "loops", "growth", "models"}
+    assert {path.stem for path in tmp_path.glob("*.png")} == {"headline", "sizes", "growth"}
     assert "quick run: the figures mean nothing" in table.document(run)
 
 

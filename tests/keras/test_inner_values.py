@@ -22,7 +22,6 @@ APPLICATIONS = {
     "DenseNet121": "pool3_pool",
     "InceptionV3": "mixed7",
     "Xception": "block14_sepconv1_act",
-    "ConvNeXtTiny": "convnext_tiny_downsampling_block_2",
 }
 
 
