@@ -1,4 +1,4 @@
-"""capture on models that nobody here wrote: values and gradients are those of the two halves of the model."""
+"""capture must agree with a model that is cut into two, for applications of Keras and for SavedModels of several makers."""
 
 import keras
 import numpy as np

@@ -464,7 +464,7 @@ def test_a_keras_without_remat(monkeypatch):
 
 
 def test_keras_alone_fails(monkeypatch):
-    """If this fails, enable_remat is no longer needed."""
+    """When Keras can do it, this test fails, and enable_remat can go."""
     # A tf.scan that fails, in any test of this process, leaves its device in TensorFlow's outermost scope of variables,
     # which tf.recompute_grad enters.
     monkeypatch.setattr(tf.compat.v1.get_variable_scope(), "_caching_device", None)

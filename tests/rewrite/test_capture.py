@@ -102,6 +102,7 @@ KINDS = {
         2 * X,
         -DY * np.cos(2 * X),
     ),
+    "what is returned": (lambda x: tf.identity(tf.sin(x), name="end"), "end", False, np.sin(X), DY),
     "inside a gradient": (with_own_gradient, "own", True, X * X, DY * 2),
     "inside TensorFlow's": (tf.nn.silu, "Sigmoid", True, 1 / (1 + np.exp(-X)), DY * X),
     "inside a recomputation": (cg.recompute_grad(in_a_scope), "block", True, 2 * X, DY * np.cos(2 * X)),

@@ -174,7 +174,7 @@ def page(version, cells):
         "",
         "What works where. The rows are ways to run TensorFlow, the columns are functions of this library.",
         "",
-        "- **yes**: tests compare values and derivatives with formulas, or with those of plain TensorFlow.",
+        "- **yes**: tests compare values and derivatives with formulas or with plain TensorFlow.",
         "- **partly**: some uses pass these tests; for the others, a test shows that they fail.",
         "- **no**: a test shows that it fails, with an error.",
         "- **kernels**: only the CUDA kernels were checked, on one H100, by a program without TensorFlow. The ops have not run",

@@ -383,10 +383,8 @@ class _Gradients:
             pairs = [*zip(inside, values, strict=True), *((tensor, inputs[key]) for key, tensor in given.items())]
             # Copied without the calls in it, so that only what these gradients need is computed, and saved.
             copied = copy_with_rules(_API, self.rules, f"'{path}'", graph, pairs, names=self.names)
-            outputs, hidden = (
-                dict(zip(results, copied, strict=False)),
-                dict(zip(inner, copied[len(results) :], strict=True)),
-            )
+            outputs = dict(zip(results, copied, strict=False))
+            hidden = dict(zip(inner, copied[len(results) :], strict=True))
             for key in self.inner["outputs"]:
                 name = key.removeprefix(_INNER)
                 outputs[_add(self.outputs, name, hidden[key], f"value of {name}")] = hidden[key]

@@ -72,8 +72,8 @@ def residuals(f: Callable[..., Structure], args: Sequence[Structure] | Mapping[s
     [('Exp', 400)]
 
     `f` is traced, and does not run. The gradient of each op reads some of the inputs and outputs of the op, and these
-    values are listed once each. Arguments, variables and constants, which are there anyway, are not. Of a loop, the
-    list has what it keeps of all steps, in one row. A size that is not known while tracing counts as 32.
+    values are listed once each. Arguments, variables and constants, which are there anyway, are not. What a loop keeps
+    of all steps is one row, of dtype "variant". A size that is not known while tracing counts as 32.
 
     Args:
       f: A function, a Keras model, or a function of a loaded SavedModel.
@@ -98,6 +98,7 @@ def residuals(f: Callable[..., Structure], args: Sequence[Structure] | Mapping[s
     rows = []
     for value in sorted(kept, key=lambda value: -value.size):
         op = costs.operations[value.first]
-        output = next((t for t in op.outputs if costs.value_of(t) is value), op.outputs[0])
+        # What a loop keeps of all steps is in lists, which are no output of it.
+        output = next((t for t in op.outputs if costs.value_of(t) is value), tf.TensorSpec(None, tf.variant))
         rows.append(Residual(value.size, output.shape, output.dtype.name, op.type, op.name, line_of(op)))
     return Residuals(rows)

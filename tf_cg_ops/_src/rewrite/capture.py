@@ -157,21 +157,12 @@ def _parameters(f: Any) -> set[str]:
 def _behind_own_gradient(tensor: Any) -> Any:
     """The same value where a function with its own gradient returns it, if it is the result of one."""
     for use in tensor.consumers():
-        positions, own = (
-            [i for i, each in enumerate(use.inputs) if each is tensor],
-            own_gradients.differentiated_inputs(use),
-        )
+        own = own_gradients.differentiated_inputs(use)
+        positions = [i for i, each in enumerate(use.inputs) if each is tensor]
         # An argument that a function returns is no result of it.
         if own is not None and positions[0] < len(use.outputs) and not set(own) & set(positions):
             return _behind_own_gradient(use.outputs[positions[0]])
     return tensor
-
-
-def _source(output: Any) -> Any:
-    """The tensor that a function returns. TensorFlow puts an Identity behind it, by which nothing has a gradient."""
-    while output.op.type == "Identity" and layer_of(output.op) is None:
-        output = output.op.inputs[0]
-    return output
 
 
 class Cut:
@@ -214,7 +205,13 @@ class Cut:
                         own.keeps(op, positions, False, own_gradients.name_of_owner(op))
             own.check_rules_reach(f"'{function}'", self.graph.outputs)
         self._num_outputs = len(self.graph.outputs)
-        self.graph.outputs = [*map(_source, self.graph.outputs), *tensors]
+        self.graph.outputs = [*map(self._returned, self.graph.outputs), *tensors]
+
+    def _returned(self, output: Any) -> Any:
+        """The tensor that the function returns. TensorFlow puts an Identity behind it, which nothing else reads."""
+        while output.op.type == "Identity" and layer_of(output.op) is None and not self.matched(output.op):
+            output = output.op.inputs[0]
+        return output
 
     def matched(self, op: Any) -> bool:
         """Whether an op is a place."""
@@ -238,8 +235,8 @@ class Cut:
         in_graph = not tf.executing_eagerly()
 
         def replace(copy: GraphCopy, op: Any, inputs: list[Any]) -> Sequence[Any] | None:
-            mark = layer_of(op)
-            if mark and mark[1] not in self._names:
+            layer = layer_of(op)
+            if layer and layer[1] not in self._names:
                 return inputs
             positions = own_gradients.differentiated_inputs(op) if self._drops else None
             if positions is not None and own_gradients.contains(op, positions, self.matched, control_flow.functions_of):
