@@ -402,7 +402,7 @@ class _Gradients:
     def _check_names(self, argument: str, what: str, names: list[str], known: Mapping[str, Any]) -> None:
         unknown = [name for name in names if name not in known]
         if unknown:
-            others = ", and 'variables'" if argument == "wrt" else ""
+            others = ", 'variables' and, for a value inside, 'inner:NAME'" if argument == "wrt" else ""
             raise ValueError(
                 f"{_API}: {argument} must name {what} of '{self.signature}', which has {text.quoted(sorted(known))}"
                 f"{others}, got {text.quoted(unknown)}."

@@ -89,7 +89,8 @@ def residuals(f: Callable[..., Structure], args: Sequence[Structure] | Mapping[s
     """
     misplaced_calls.check_function(_API, "f", f)
     if not isinstance(args, (list, tuple, Mapping)):
-        raise TypeError(f"{_API}: args must be a list, tuple or dict of arguments, got {text.describe_type(args)}.")
+        got = text.describe_type(args)
+        raise TypeError(f"{_API}: args must be a list, tuple or dict of arguments, got {got}. Pass [x].")
     positional, keywords = ([], dict(args)) if isinstance(args, Mapping) else (list(args), {})
     call = TracedCall(f, *arrays_to_tensors((positional, keywords)))
     flat = FlatTrace(call)

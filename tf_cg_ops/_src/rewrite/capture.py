@@ -270,9 +270,12 @@ class Cut:
     def _fitted(self, key: str, tensor: Any, new: Any) -> tf.Tensor:
         new = tf.convert_to_tensor(new, None if hasattr(new, "dtype") else tensor.dtype)
         if new.dtype != tensor.dtype or not new.shape.is_compatible_with(tensor.shape):
-            wrong = TypeError if new.dtype != tensor.dtype else ValueError
+            wrong: type[Exception] = ValueError
+            advice = "Give it the shape that the value has in this call."
+            if new.dtype != tensor.dtype:
+                wrong, advice = TypeError, "Cast it with tf.cast."
             raise wrong(
                 f"{self._api}: {key} must be a Tensor like the value that it replaces in '{self._function}', "
-                f"{tensor.dtype.name} of shape {tensor.shape}, got {new.dtype.name} of shape {new.shape}."
+                f"{tensor.dtype.name} of shape {tensor.shape}, got {new.dtype.name} of shape {new.shape}. {advice}"
             )
         return new
