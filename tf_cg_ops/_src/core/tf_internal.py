@@ -119,6 +119,9 @@ from tensorflow.python.saved_model.nested_structure_coder import decode_proto, e
 # Reads the proto of a SavedModel. The public interface changes it by loading it into graphs.
 from tensorflow.python.saved_model.loader_impl import parse_saved_model
 
+# What a checkpoint says about its objects. TensorFlow writes it from objects alone.
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
+
 # Writes the fingerprint of saved_model.pb: a changed file needs a new one.
 from tensorflow.python.saved_model.fingerprinting_utils import write_fingerprint
 
