@@ -60,7 +60,8 @@ class Training:
         meanings = {}
         for key, slot in wanted:
             weight = self.weights.get(key)
-            start = tf.constant(0) if weight is None else tf.zeros(weight.shape, weight.dtype)
+            # LiteRT only knows the size of a variable before it runs if it has an axis.
+            start = tf.constant([0]) if weight is None else tf.zeros(weight.shape, weight.dtype)
             name = unused(f"{key}_{slot}" if key else slot, [*taken, *self.variables])
             self.slots[name] = tf.Variable(start, trainable=False, name=name)
             self._names[key, slot] = name
@@ -135,7 +136,7 @@ class Training:
             else:
                 powers = (gradient, tf.square(gradient))
                 slots = [old + (1 - beta) * (x - old) for old, beta, x in zip(slots, _BETAS, powers, strict=True)]
-                number = tf.cast(count, weight.dtype)
+                number = tf.reshape(tf.cast(count, weight.dtype), [])
                 first, second = (1 - tf.pow(tf.constant(beta, weight.dtype), number) for beta in _BETAS)
                 weight -= size * tf.sqrt(second) / first * slots[0] / (tf.sqrt(slots[1]) + _EPSILON)
             new |= {key: weight}
