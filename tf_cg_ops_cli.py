@@ -218,13 +218,13 @@ _COMMANDS: dict[str, tuple[str, str, str, tuple[tuple[str, dict[str, Any]], ...]
         ),
     ),
     "compare": (
-        "compare the values and gradients of two SavedModels",
+        "compare the values and gradients of two SavedModels, or a SavedModel with a LiteRT file",
         "Runs every signature and function of both models on the same inputs, and shows whether values and gradients "
         "are equal, by how much they differ, or why they cannot be compared. The exit status is 1 if any differ.",
         "trained_model model_for_serving",
         (
             _option("path A", "the folder of a SavedModel"),
-            _option("other B", "the folder of another one"),
+            _option("other B", "the folder of another one, or a LiteRT (TensorFlow Lite) file"),
             _option(
                 "--inputs FILE",
                 "an .npz file with arrays named SIGNATURE/ARGUMENT, or ARGUMENT if the model has a single signature "

@@ -59,7 +59,7 @@ from tensorflow.python.framework.composite_tensor_gradient import get_flat_tenso
 from tensorflow.python.framework.composite_tensor_gradient import replace_flat_tensors_for_gradients
 
 # The format of a LiteRT model. The public interfaces run it, or print it as text.
-from tensorflow.lite.python import schema_py_generated as _lite_schema
+from tensorflow.lite.python import schema_py_generated as lite_schema
 
 # Finds gradient functions.
 from tensorflow.python.framework import ops
@@ -604,5 +604,5 @@ def call_trace(trace: Any, *tensors: Any) -> Any:
 # The operators of a model are numbers, and have a name only if they are not built in.
 def custom_ops_of_lite_model(content: bytes) -> list[str]:
     """The names of the ops in a LiteRT model that are not built into LiteRT."""
-    model = _lite_schema.ModelT.InitFromPackedBuf(content, 0)
+    model = lite_schema.ModelT.InitFromPackedBuf(content, 0)
     return [tf.compat.as_str(code.customCode) for code in model.operatorCodes if code.customCode]
