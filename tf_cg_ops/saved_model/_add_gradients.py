@@ -325,7 +325,9 @@ def _check_training(of: list[str], loss: Any, update: Any, optimizer: Any, state
         raise ValueError(f"{_API}: of must be a single output for a loss, got {text.quoted(of)}.")
     if update is None:
         if optimizer != "sgd":
-            raise ValueError(f"{_API}: optimizer must have a learning rate, got {optimizer!r} and no update.")
+            raise ValueError(
+                f"{_API}: optimizer must have a learning rate, got {optimizer!r} and no update. Write update=0.001."
+            )
         return
     is_number = isinstance(update, numbers.Real) and not isinstance(update, bool)
     if not (is_number and 0.0 < update < math.inf) and not (isinstance(update, str) and _NAME.fullmatch(update)):
@@ -460,7 +462,9 @@ class _Gradients:
             "state='arguments'": self.training.as_arguments,
         }.items():
             if wanted and not patterns:
-                raise ValueError(f"{_API}: wrt must have 'variables' for {option}, got {text.quoted(self.wrt)}.")
+                raise ValueError(
+                    f"{_API}: wrt must have 'variables', or names of some, for {option}, got {text.quoted(self.wrt)}."
+                )
         return [
             (name, variable)
             for name, variable in named
@@ -475,7 +479,9 @@ class _Gradients:
             others = ""
             if argument == "wrt":
                 some = ", ".join([repr(name) for name, _ in variables[:_SHOWN]] + ["..."] * (len(variables) > _SHOWN))
-                others = f", 'variables'{some and f' (or a pattern for {some})'} and, for a value inside, 'inner:NAME'"
+                others = (
+                    f"; 'variables'{some and f', or a pattern for these: {some}'}; or 'inner:NAME' for a value inside"
+                )
             raise ValueError(
                 f"{_API}: {argument} must name {what} of '{self.signature}', which has {text.quoted(sorted(known))}"
                 f"{others}, got {text.quoted(unknown)}."

@@ -83,7 +83,9 @@ def compare_with_lite(
         model = tf_internal.lite_schema.ModelT.InitFromPackedBuf(content, 0)
         runners = _runners(content)
     except Exception as error:  # What reads a damaged file raises is not documented.
-        raise ValueError(f"{api}: '{file}' must be a complete LiteRT model, got {reason_of(error)}.") from error
+        raise ValueError(
+            f"{api}: '{file}' must be a complete LiteRT model, got {reason_of(error)}. Convert it again."
+        ) from error
     if not runners:
         raise ValueError(
             f"{api}: '{file}' must have a signature, got none. Convert with TFLiteConverter.from_saved_model."

@@ -60,6 +60,12 @@ class Training:
         meanings = {}
         for key, slot in wanted:
             weight = self.weights.get(key)
+            if weight is not None and (weight.dtype.is_complex or not weight.shape.is_fully_defined()):
+                raise ValueError(
+                    f"{self.api}: optimizer {self.optimizer!r} must train real variables of known shapes, got {key!r} "
+                    f"of dtype {weight.dtype.name} and shape {weight.shape}. Leave it out of wrt, or write "
+                    "optimizer='sgd'."
+                )
             # LiteRT only knows the size of a variable before it runs if it has an axis.
             start = tf.constant([0]) if weight is None else tf.zeros(weight.shape, weight.dtype)
             name = unused(f"{key}_{slot}" if key else slot, [*taken, *self.variables])
