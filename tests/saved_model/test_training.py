@@ -151,12 +151,6 @@ def weights_of(rows, model):
     return {each.name: np.asarray(by_path[each.meaning]) for each in rows if each.meaning in by_path}
 
 
-def arguments_of(report, model):
-    """The state before the first step."""
-    own = [each for each in report.inputs if each.name not in ("x", "target", "learning_rate")]
-    return {each.name: np.zeros(each.shape, each.dtype) for each in own} | weights_of(own, model)
-
-
 def train(run, model, report, count, state):
     """The losses, and the trained state of arguments."""
     losses = []
@@ -186,7 +180,7 @@ def test_steps_are_those_of_keras(optimizer, state, tmp_path):
     rate = "learning_rate" if as_arguments else RATE
     model, folder, report = add(tmp_path, mlp, optimizer=optimizer, state=state, update=rate, lite=False)
     run = InTensorFlow(folder)
-    start = arguments_of(report, model) if as_arguments else {}
+    start = report.start
     found, new = train(run, model, report, 6, start)
     feeds = {each.name: each.tensor for each in report.inputs}
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -248,7 +242,7 @@ def test_litert_trains_weights_that_are_arguments(update, tmp_path):
             found = run(signature, **inputs)
             return found | {k: x - RATE * found[f"d_{k}"] for k, x in inputs.items() if f"d_{k}" in found}
 
-        found, state = train(run if update else step, model, report, 20, arguments_of(report, model))
+        found, state = train(run if update else step, model, report, 20, report.start)
         untrained = model_of(mlp)
         expected = trained_by_keras(untrained, OPTIMIZERS[options["optimizer"]](RATE), 20)
         np.testing.assert_allclose(found, expected, rtol=1e-5)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import convert, misplaced_calls, text, tf_internal
@@ -90,6 +91,8 @@ class AddGradientsReport(Copied):
       updated: The names of the variables that a call updates.
       unconnected: The names of the trainable variables without a gradient, because the outputs do not depend on them.
       adopted: An AdoptedGradient for each gradient of `tf.custom_gradient` that was made to work, as `adopt` does.
+      start: With `state="arguments"`, arrays for these arguments before the first step, by the names of inputs: the
+        weights in the file, and zeros.
     """
 
     name: str
@@ -99,6 +102,7 @@ class AddGradientsReport(Copied):
     updated: list[str]
     unconnected: list[str]
     adopted: list[AdoptedGradient]
+    start: dict[str, np.ndarray] = field(repr=False)
 
     def __str__(self) -> str:
         lists = {"input": self.inputs, "output": self.outputs, "weight": self.weights}
@@ -178,9 +182,9 @@ def add_gradients(
     | `"adam"`     | Kingma and Ba (2015), arXiv:1412.6980, with 0.9, 0.999 and eps. 1e-7 | `Adam`              |
 
     With `state="arguments"`, the new signature has no state: it takes the values of the variables in `wrt` as inputs,
-    and with `update` also what the optimizer remembers, which is zero at first, and returns the new ones under the same
-    names. Use it for federated learning, and where there are no variables. Without `update`, it returns gradients, for
-    an optimizer of your own.
+    and with `update` also what the optimizer remembers, and returns the new ones under the same names. The report has
+    arrays to start from. Use it for federated learning, and where there are no variables. Without `update`, it returns
+    gradients, for an optimizer of your own.
 
     `wrt="inner:block3"` stands for a value inside the signature, such as the last one in the scope "block3", as in
     `tf_cg_ops.capture`. So a program in C can compute Grad-CAM, and integrated gradients of a hidden layer.
@@ -297,7 +301,9 @@ def add_gradients(
     in_, out, weights = (
         [SignatureTensor(key, *described, names[key]) for key, described in each.items()] for each, names in lists
     )
-    report = AddGradientsReport(*copied, name, in_, out, weights, gradients.updated, gradients.unconnected, adopted)
+    start = {key: each.numpy() for key, each in training.variables.items()} if training.as_arguments else {}
+    lines = gradients.updated, gradients.unconnected, adopted
+    report = AddGradientsReport(*copied, name, in_, out, weights, *lines, start)
     others = report.comparisons and [each for each in report.comparisons if each.name not in tensors]
     return dataclasses.replace(report, comparisons=others and others + in_lite)
 
