@@ -190,8 +190,8 @@ def add_gradients(
     `tf_cg_ops.capture`. So a program in C can compute Grad-CAM, and integrated gradients of a hidden layer.
 
     With `lite`, the new signature only has ops that LiteRT (TensorFlow Lite) has built in, so that LiteRT can compute
-    gradients, or train the model on a device. With `update`, there are two more signatures, so that your program can
-    keep the training in a file: "weights" returns the variables that a step changes, and "set_weights" sets them.
+    gradients, or train the model on a device. If a step changes variables, there are two more signatures, so that your
+    program can keep the training in a file: "weights" returns these variables, and "set_weights" sets them.
 
     All that was there stays as it is: other signatures, functions, variables, tags and assets. Where the signature uses
     gradients of `tf.custom_gradient`, the new one has those that `adopt` makes from the file. If the model has custom
