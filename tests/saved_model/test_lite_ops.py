@@ -317,7 +317,7 @@ def test_other_ops_are_refused():
             x = each(x)
         return cg.embed_gradient(tf.sign(x), x, x[0, 0, 0])
 
-    gradients = lambda x: pullback(function)(x=x)  # noqa: E731
+    gradients = lambda **tensors: pullback(function)(**tensors)  # noqa: E731
     specs = {"x": tf.TensorSpec([None, 6, 6, 2], name="x")}
     with pytest.raises(ValueError, match="all ops must be ones that LiteRT has, got ") as raised:
         lite_ops(gradients, specs)

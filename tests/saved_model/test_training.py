@@ -184,10 +184,17 @@ def test_steps_are_those_of_keras(optimizer, state, tmp_path):
     found, new = train(run, model, report, 6, start)
     feeds = {each.name: each.tensor for each in report.inputs}
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        tf.compat.v1.saved_model.load(session, ["serve"], str(folder))
+        loaded = tf.compat.v1.saved_model.load(session, ["serve"], str(folder))
         fetched = {each.name: each.tensor for each in report.outputs}
         in_session = lambda _, **inputs: session.run(fetched, {feeds[key]: x for key, x in inputs.items()})  # noqa: E731
+        saver = tf.compat.v1.train.Saver(saver_def=loaded.saver_def) if not as_arguments else None
+        before = saver and saver.save(session, str(tmp_path / "state"))
         np.testing.assert_allclose(train(in_session, model, report, 6, start)[0], found, rtol=1e-6)
+        if saver:  # The state before, and then the one after six steps.
+            after = saver.save(session, str(tmp_path / "later"))
+            saver.restore(session, before)
+            np.testing.assert_allclose(train(in_session, model, report, 3, start)[0], found[:3], rtol=1e-6)
+            saver.restore(session, after)
     if not as_arguments:
         again = InTensorFlow(folder)
         ((x, target),) = batches(model, 1)

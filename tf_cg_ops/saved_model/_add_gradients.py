@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fnmatch
-import math
 import numbers
 import os
 import pathlib
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -32,7 +31,7 @@ from ._foreign_gradients import is_foreign
 from ._graphs import called, functions_of, raised_as_value_error, reachable, reason_of
 from ._lite import WEIGHT_SIGNATURES, let_the_converter_see_all_signatures, weight_signatures, with_lite_ops
 from ._lite_check import compare_in_lite
-from ._new_signature import add_signature, find_signature, unused
+from ._new_signature import RESERVED, add_signature, find_signature, unused
 from ._new_variables import add_variables, write_values
 from ._training import OPTIMIZERS, Training, concrete
 
@@ -40,19 +39,22 @@ _API = "saved_model.add_gradients"
 _VARIABLES = "variables"
 _INNER = "inner:"
 _MOST_DIMENSIONS = 254  # Of a Tensor.
+_LARGEST_RATE = 1e38  # Of a float32 number.
 _SHOWN = 4  # How many variables a message names.
 _NAME = re.compile(r"[A-Za-z]\w*", re.ASCII)
 
 
-def _mse(y: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_mean(tf.square(y - target))
+# The loss of each element or example.
+_LOSSES: dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]] = {
+    "mse": lambda y, target: tf.square(y - target),
+    "crossentropy": lambda y, target: tf.nn.softmax_cross_entropy_with_logits(target, y),
+}
 
 
-def _crossentropy(y: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(target, y))
-
-
-_LOSSES = {"mse": _mse, "crossentropy": _crossentropy}
+def _mean_loss(loss: str, y: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+    """Like Keras, in float32 if the numbers have 16 bits, of which a sum overflows."""
+    dtype = tf.float32 if y.dtype.size < 4 else y.dtype
+    return tf.reduce_mean(_LOSSES[loss](tf.cast(y, dtype), tf.cast(target, dtype)))
 
 
 @dataclass(frozen=True)
@@ -248,7 +250,8 @@ def add_gradients(
     if flex and not lite:
         raise ValueError(f"{_API}: flex is an option of lite=True, got lite=False.")
     table = None if rules is None else RuleTable(_API, rules, inside=False, unmatched="error")
-    training = Training(_API, None if update is None else optimizer, update, state == "arguments")
+    rate = update if update is None or isinstance(update, str) else float(update)
+    training = Training(_API, None if update is None else optimizer, rate, state == "arguments")
     gradients = _Gradients(signature, of, wrt, inner, loss, training, table, lite)
     has_weights = lite and update is not None and state == "variables"
     holders: list[str] = []  # The object that has the new variables, if there are some.
@@ -266,7 +269,7 @@ def add_gradients(
             has = "name is it" if taken[0] == name else f"'{path}' has it"
             raise ValueError(
                 f"{_API}: with lite=True and update, {taken[0]!r} must be a free name for a signature, but {has}. "
-                "Choose another name."
+                "Choose another name, or write state='arguments'."
             )
         with _with_gradients(meta_graph, path, saved.function, adopted) as folder:
             with raised_as_value_error(_API, path, "load"):
@@ -277,6 +280,12 @@ def add_gradients(
             if lite:
                 weights = weight_signatures(training.variables) if has_weights else {}
                 in_tensorflow = traced[name]
+                clashes = [each.name for each in function.variables if each.name.removesuffix(":0") in (name, *weights)]
+                if clashes:
+                    raise ValueError(
+                        f"{_API}: with lite=True, the names of signatures must differ from those of variables, got "
+                        f"{text.quoted(clashes)}. LiteRT's converter fails otherwise. Rename the variable."
+                    )
                 variables = [*function.variables, *slots.values()]
                 traced[name], content = with_lite_ops(in_tensorflow, variables, weights, flex=flex)
                 if check:
@@ -336,7 +345,9 @@ def _check_training(of: list[str], loss: Any, update: Any, optimizer: Any, state
             )
         return
     is_number = isinstance(update, numbers.Real) and not isinstance(update, bool)
-    if not (is_number and 0.0 < update < math.inf) and not (isinstance(update, str) and _NAME.fullmatch(update)):
+    if not (is_number and 0.0 < update <= _LARGEST_RATE) and not (
+        isinstance(update, str) and _NAME.fullmatch(update) and update not in RESERVED
+    ):
         wrong = ValueError if is_number or isinstance(update, str) else TypeError
         raise wrong(
             f"{_API}: update must be a learning rate such as 0.01, or the name of a new input for it such as "
@@ -443,7 +454,7 @@ class _Gradients:
             ys = [outputs[key] for key in self.of]
             dys = [_of_the_shape(key, inputs[key], of, outputs[of]) for key, of in zip(upstream, self.of, strict=True)]
             if self.loss is not None:
-                ys, dys = [_LOSSES[self.loss](ys[0], dys[0])], []
+                ys, dys = [_mean_loss(self.loss, ys[0], dys[0])], []
                 outputs[_add(self.outputs, "loss", ys[0], "loss")] = ys[0]
             return outputs | self._differentiate(ys, dys, inputs | hidden, variables)
 
@@ -553,7 +564,7 @@ class _Gradients:
             if training.optimizer:
                 del self.outputs[output]
                 self.updated.append(name)
-            key = unused(_identifier(name), [*self.inputs, *self.outputs, *self.weights])
+            key = unused(_identifier(name), [*self.inputs, *self.outputs, *self.weights, *RESERVED])
             self.weights[key] = _described(variable, f"value of {name}")
             training.weights[key], outputs[key] = variable, output
         for key, meaning in training.add_slots([*self.inputs, *self.outputs]).items():
@@ -587,7 +598,8 @@ def _add(known: dict[str, _Described], wanted: str, spec: Any, meaning: str) -> 
 
 
 def _identifier(name: str) -> str:
-    return re.sub(r"\W", "_", name, flags=re.ASCII)
+    found = re.sub(r"\W", "_", name, flags=re.ASCII)
+    return found if _NAME.fullmatch(found) else f"v{found}"
 
 
 def _described(spec: Any, meaning: str) -> _Described:

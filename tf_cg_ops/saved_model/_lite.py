@@ -14,6 +14,7 @@ from tf_cg_ops._src.graphs.graph_copy import GraphCopy
 
 from ._lite_ops import COMPOSITIONS
 from ._replace_ops import OUTPUT_NAMES
+from ._training import concrete
 
 _API = "saved_model.add_gradients"
 # What the converter writes before the name of an op of TensorFlow that LiteRT lacks.
@@ -46,7 +47,7 @@ def with_lite_ops(
         if captured.dtype == tf.resource and not is_variable:
             names = ", ".join(f"{op.type} ('{op.name}')" for op in inside.consumers())
             raise ValueError(f"{_API}: with lite=True, variables must be the only state, got what {names} reads.")
-    specs = tf.nest.flatten(function.structured_input_signature)
+    specs = function.structured_input_signature[1]
     places: dict[str, str] = {}  # The first op of each type that stays.
 
     def replace(_: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor] | None:
@@ -56,12 +57,12 @@ def with_lite_ops(
         return outputs if outputs is None or isinstance(outputs, list) else [outputs]
 
     def call(**tensors: tf.Tensor) -> Any:
-        values = [*(tensors[spec.name] for spec in specs), *function.captured_inputs]
+        values = [*(tensors[key] for key in sorted(specs)), *function.captured_inputs]
         copy = GraphCopy(zip(function.inputs, values, strict=True), replace, is_ordered=True, names=True)
         outputs = [tf.identity(output) for output in copy.outputs_of(function.graph)]
         return tf.nest.pack_sequence_as(function.structured_outputs, outputs)
 
-    new = tf.function(call, autograph=False).get_concrete_function(**{spec.name: spec for spec in specs})
+    new = concrete(call, specs)
     # The converter accepts some of the ops that stay, and makes a wrong program of them.
     uncovered = [_FLEX + op for op in places if op in COMPOSITIONS]
     content = _convert({"function": new, **(others or {})}, variables)
@@ -92,8 +93,8 @@ def _check(others: Sequence[str], places: Mapping[str, str], flex: bool) -> None
     message = f"{_API}: with lite=True, all ops must be ones that LiteRT has, got {names}."
     if any(op in COMPOSITIONS and op not in OUTPUT_NAMES for op in types):
         message += (
-            " Convolutions and pools must have known sizes, channels last and no groups, and batch normalization must "
-            "be for inference."
+            " Convolutions, pools and resizing must have known sizes, channels last and no groups, and batch "
+            "normalization must be for inference."
         )
     if all(op.startswith(_FLEX) for op in missing):
         message += " If your LiteRT includes TensorFlow's ops, write flex=True."
@@ -112,10 +113,7 @@ def weight_signatures(variables: Mapping[str, tf.Variable]) -> dict[str, Any]:
         return weights()
 
     specs = {name: tf.TensorSpec(each.shape, each.dtype, name) for name, each in variables.items()}
-    return {
-        "weights": tf.function(weights, autograph=False).get_concrete_function(),
-        "set_weights": tf.function(set_weights, autograph=False).get_concrete_function(**specs),
-    }
+    return {"weights": concrete(weights, {}), "set_weights": concrete(set_weights, specs)}
 
 
 def let_the_converter_see_all_signatures(meta_graph: Any) -> None:

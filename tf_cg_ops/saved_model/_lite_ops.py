@@ -183,10 +183,11 @@ def _resize_gradient(op: Any, dy: tf.Tensor, _: tf.Tensor) -> Any:
         with tf.init_scope():  # What the resize makes of each unit vector.
             units = tf.reshape(tf.eye(old_length), [old_length, old_length, 1, 1])
             matrix = tf.reshape(resize(images=units, size=[length, 1], **options), [old_length, length]).numpy()
-        return tf.matmul(matrix, x)
+        return tf.matmul(matrix, tf.cast(x, tf.float32))
 
     rows = back(tf.reshape(dy, [-1, new_size[0], new_size[1] * channels]), new_size[0], size[0])
-    return tf.reshape(back(tf.reshape(rows, [-1, new_size[1], channels]), new_size[1], size[1]), [-1, *size, channels])
+    columns = back(tf.reshape(rows, [-1, new_size[1], channels]), new_size[1], size[1])
+    return tf.cast(tf.reshape(columns, [-1, *size, channels]), op.outputs[0].dtype)
 
 
 def _batch_norm(
@@ -272,7 +273,8 @@ def _sum(op: Any, x: tf.Tensor, axes: tf.Tensor) -> Any:
     if known is None:
         return None
     sizes = tf.unstack(tf.shape(x))
-    if x.op.type == "Reshape" and -1 not in (tf.get_static_value(x.op.inputs[1], partial=True) or ()):
+    shape = tf.get_static_value(x.op.inputs[1], partial=True) if x.op.type == "Reshape" else None
+    if shape is not None and -1 not in list(shape):
         # Without the tensor of so many axes, which the newer runtime of LiteRT does not load.
         x, sizes = x.op.inputs[0], tf.unstack(tf.cast(x.op.inputs[1], tf.int32))
     summed = {int(axis) % rank for axis in np.ravel(known)}

@@ -16,6 +16,8 @@ from tf_cg_ops._src.core import text, tf_internal
 
 from ._graphs import functions_in_nodes, functions_of, node_name, reachable, scopes_of, set_repeated
 
+RESERVED = ("self",)  # TensorFlow traces no function with such an argument.
+
 
 @dataclass(frozen=True)
 class SavedSignature:

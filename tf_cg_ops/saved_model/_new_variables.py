@@ -1,6 +1,8 @@
 """Adds variables to the files of a SavedModel: to its objects, its graph, and its checkpoint."""
 
+import copy
 import pathlib
+import stat
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +20,7 @@ def add_variables(meta_graph: Any, signature: SavedSignature, owner: str, variab
     """Adds variables that signatures can capture, after what the signature captures, in this order.
 
     They become attributes of a new object, whose name begins with `owner` and is returned. Python finds their values
-    by the objects, and a session by the ops that restore all values.
+    by the objects, and a session by the ops that restore and save all values.
     """
     objects, graph_def, saver = meta_graph.object_graph_def, meta_graph.graph_def, meta_graph.saver_def
     root = objects.nodes[0]
@@ -31,7 +33,7 @@ def add_variables(meta_graph: Any, signature: SavedSignature, owner: str, variab
     holder_node.user_object.version.producer = holder_node.user_object.version.min_consumer = 1
     with tf.Graph().as_default() as graph, tf.name_scope(f"{scope}/"):
         prefix = tf.compat.v1.placeholder(tf.string, [])
-        assigned = []
+        assigned, handles = [], []
         for name, variable in variables.items():
             handle = tf.raw_ops.VarHandleOp(
                 dtype=variable.dtype, shape=variable.shape, shared_name=f"{scope}/{name}", name=name
@@ -40,6 +42,7 @@ def add_variables(meta_graph: Any, signature: SavedSignature, owner: str, variab
             (value,) = tf.raw_ops.RestoreV2(
                 prefix=prefix, tensor_names=key, shape_and_slices=[""], dtypes=[variable.dtype]
             )
+            handles.append(handle)
             assigned.append(tf.raw_ops.AssignVariableOp(resource=handle, value=value))
             signature.bound_inputs.append(len(objects.nodes))
             signature.tensors.append(handle.name)
@@ -49,13 +52,38 @@ def add_variables(meta_graph: Any, signature: SavedSignature, owner: str, variab
             saved.shape.CopyFrom(variable.shape.as_proto())
         with tf.control_dependencies(assigned):
             restored = tf.no_op()
-    nodes = [node for node in graph.as_graph_def(add_shapes=True).node if node.name != prefix.op.name]
+        # Saves the other values to a file of their own, these to another, and merges both.
+        before = tf.compat.v1.placeholder(tf.string)
+        files = [tf.strings.join([prefix, f"_{holder}_{part}"]) for part in ("before", "new")]
+        new = tf.raw_ops.SaveV2(
+            prefix=files[1],
+            tensor_names=[checkpoint_key(holder, name) for name in variables],
+            shape_and_slices=[""] * len(variables),
+            tensors=[
+                tf.raw_ops.ReadVariableOp(resource=each, dtype=v.dtype)
+                for each, v in zip(handles, variables.values(), strict=True)
+            ],
+        )
+        with tf.control_dependencies([new]):
+            parts = tf.stack([before, tf.identity(files[1])])
+            merged = tf.raw_ops.MergeV2Checkpoints(
+                checkpoint_prefixes=parts, destination_prefix=prefix, delete_old_dirs=False
+            )
+        with tf.control_dependencies([merged]):
+            saved_to = tf.identity(prefix)
+    old_save = copy.deepcopy(next(node for node in graph_def.node if f"{node.name}:0" == saver.save_tensor_name))
+    outside = {prefix.op.name: saver.filename_tensor_name, before.op.name: f"{scope}/before:0"}
+    nodes = [node for node in graph.as_graph_def(add_shapes=True).node if node.name not in outside]
     for node in nodes:
-        node.input[:] = [saver.filename_tensor_name if each == prefix.op.name else each for each in node.input]
+        node.input[:] = [outside.get(each, each) for each in node.input]
         if node.name == restored.name:
             node.input.append(f"^{saver.restore_op_name}")
-    graph_def.node.extend(nodes)
-    saver.restore_op_name = restored.name
+    old_save.input[:] = [
+        files[0].name if each == saver.filename_tensor_name.removesuffix(":0") else each for each in old_save.input
+    ]
+    old_save.name = f"{scope}/before"
+    graph_def.node.extend([*nodes, old_save])
+    saver.restore_op_name, saver.save_tensor_name = restored.name, saved_to.name
     return holder
 
 
@@ -81,7 +109,9 @@ def write_values(folder: pathlib.Path, holder: str, variables: Mapping[str, tf.V
         graph.nodes.add().attributes.add(name="VARIABLE_VALUE", full_name=variable.name, checkpoint_key=key)
         tensors[key] = variable.read_value()
     tensors[_OBJECT_GRAPH] = tf.constant(graph.SerializeToString(deterministic=True))
-    for file in (folder / "variables").glob("variables.*"):
+    variables_folder = folder / "variables"
+    variables_folder.chmod(variables_folder.stat().st_mode | stat.S_IRWXU)  # The source's may be read-only.
+    for file in variables_folder.glob("variables.*"):
         file.unlink()
     tf.raw_ops.SaveV2(
         prefix=prefix,

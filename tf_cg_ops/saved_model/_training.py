@@ -111,8 +111,8 @@ class Training:
             has_value = any(old.dtype != each.dtype for old, each in zip(op.inputs, new, strict=True))
             if has_value and op.type not in (*READS, *TYPES):
                 raise ValueError(
-                    f"{self.api}: with state='arguments', variables must only be read, got {op.type} ('{op.name}'), "
-                    "which does something else with one. Use state='variables'."
+                    f"{self.api}: with state='arguments', the signature must only read the values of variables, got "
+                    f"{op.type} ('{op.name}'), which takes a variable itself. Use state='variables'."
                 )
 
         of_handles = {id(each.handle): values[key] for key, each in self.weights.items()}

@@ -21,6 +21,7 @@ _ORIGINAL = "_tf_cg_ops_original"
 READS: dict[str, Callable[..., Any]] = {
     "ReadVariableOp": lambda op, value: tf.identity(value),
     "ResourceGather": lambda op, value, indices: tf.gather(value, indices, batch_dims=op.get_attr("batch_dims")),
+    "ResourceGatherNd": lambda op, value, indices: tf.gather_nd(value, indices),
     "VariableShape": lambda op, value: tf.shape(value, op.get_attr("out_type")),
 }
 
