@@ -31,9 +31,9 @@ def plain(x, shift):
     return x @ W + shift
 
 
-def save(folder, function, shift, outputs=("y",), signature="serving_default"):
+def save(folder, function, shift, outputs=("y",), signature="serving_default", argument="x"):
     module = tf.Module()
-    spec = tf.TensorSpec([None, 4], name="x")
+    spec = tf.TensorSpec([None, 4], name=argument)
     module.f = tf.function(lambda x: dict.fromkeys(outputs, function(x, shift)), input_signature=[spec])
     tf.saved_model.save(module, folder, signatures={signature: module.f})
     return folder
@@ -88,14 +88,24 @@ def test_the_gap_is_in_steps(name, tmp_path):
 OTHERS = {
     "another signature": ({"signature": "other"}, "values", "the first model does not have it"),
     "another output": ({"outputs": ("y", "z")}, "output z", "it is only in the second model"),
+    "no such output": ({"outputs": ("z",)}, "output y", "it is only in the first model"),
+    "another input": ({"argument": "a"}, "values", "LiteRT raises ValueError: its inputs are 'a'"),
+    "integers": ({"function": lambda x, _: tf.cast(x, tf.int32) + 1000001}, "output y", "different"),
+    "a loop": (
+        {"function": lambda x, _: tf.while_loop(lambda y: tf.reduce_sum(y) < 9.0, lambda y: (y + 1.5,), (x,))[0]},
+        "float tensors",
+        "add",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_only_one_model_has(name, tmp_path):
     options, what, told = OTHERS[name]
-    file = convert(save(tmp_path / "second", quantized, 0.0, **options), True)
-    found = cg.saved_model.compare(save(tmp_path / "model", quantized, 0.0), file)
+    function = options.pop("function", quantized)
+    file = convert(save(tmp_path / "second", function, 0.0, **options), function is quantized)
+    first = (lambda x, _: tf.cast(x, tf.int32) + 1000000) if name == "integers" else quantized
+    found = cg.saved_model.compare(save(tmp_path / "model", first, 0.0), file)
     assert told in next(str(each) for each in found if each.what == what)
 
 
@@ -110,16 +120,18 @@ def test_a_damaged_file_is_an_error(tmp_path):
         cg.saved_model.compare(tmp_path / "model.tflite", model)
 
 
-def test_the_first_model_keeps_its_state_and_each_signature_its_own(tmp_path):
-    """A training step, whose outputs are from before the step."""
+@pytest.mark.parametrize("rate", [0.1, 0.9])
+def test_weights_after_a_training_step_are_compared_and_the_first_model_keeps_its_own(rate, tmp_path):
     module = tf.Module()
     module.w = tf.Variable(W, name="w")
     spec = tf.TensorSpec([None, 4], name="x")
     module.f = tf.function(lambda x: {"y": x @ module.w}, input_signature=[spec])
     tf.saved_model.save(module, tmp_path / "model", signatures=module.f)
-    options = {"of": "y", "wrt": "variables", "loss": "mse", "update": 0.1, "lite": True}
-    cg.saved_model.add_gradients(tmp_path / "model", tmp_path / "train", **options)
-    found = cg.saved_model.compare(tmp_path / "train", convert(tmp_path / "train", False))
-    values = {(each.name, each.what): each.verdict for each in found if each.what.startswith("output")}
-    assert {"gradients", "serving_default", "weights", "set_weights"} == {name for name, _ in values}
-    assert set(values.values()) <= {"equal, bit for bit", "equal up to rounding"}
+    options = {"of": "y", "wrt": "variables", "loss": "mse", "lite": True}
+    for each in (0.1, rate) if rate != 0.1 else (0.1,):
+        cg.saved_model.add_gradients(tmp_path / "model", tmp_path / str(each), update=each, **options)
+    found = cg.saved_model.compare(tmp_path / "0.1", convert(tmp_path / str(rate), False))
+    verdicts = {(each.name, each.what): each.verdict for each in found if each.what.startswith(("output", "weight"))}
+    assert (verdicts.pop(("gradients", "weight w")) == "different") == (rate != 0.1)
+    assert {"gradients", "serving_default", "weights", "set_weights"} == {name for name, _ in verdicts}
+    assert set(verdicts.values()) <= {"equal, bit for bit", "equal up to rounding"}

@@ -178,8 +178,13 @@ def _functions(loaded: Any) -> Iterator[tuple[str, Any]]:
                 found.append((f"{path}.{name}", child))
 
 
-def run_function(function: Any, given: Mapping[str, Any], size: int, what: str) -> dict[str, np.ndarray] | str:
-    """The arrays of a call, or why there are none. Variables get their values back, so that no run changes another."""
+def run_function(
+    function: Any, given: Mapping[str, Any], size: int, what: str, then: Callable[[], Mapping[str, Any]] = dict
+) -> dict[str, np.ndarray] | str:
+    """The arrays of a call, or why there are none. Variables get their values back, so that no run changes another.
+
+    `then` is called before that, and returns more Tensors.
+    """
     nodes = nodes_of(function.graph.as_graph_def())
     if any("seed2" in node.attr and not (node.attr["seed"].i or node.attr["seed2"].i) for node in nodes):
         return "draws random numbers without a seed"  # With few elements, two runs can agree by chance.
@@ -192,7 +197,9 @@ def run_function(function: Any, given: Mapping[str, Any], size: int, what: str) 
         args, kwargs = _inputs.generate(function.structured_input_signature, size)
         kwargs |= {name: tf.convert_to_tensor(x, specs[name].dtype) for name, x in given.items() if name in specs}
         if what == VALUES:
-            tensors = _named("output", function(*args, **kwargs)) | _named("variable", function.variables)
+            tensors = (
+                _named("output", function(*args, **kwargs)) | _named("variable", function.variables) | dict(then())
+            )
         else:
             tensors = _gradients(function, args, kwargs)
         return {name: np.asarray(tensor.numpy()) for name, tensor in tensors.items()}

@@ -6,18 +6,19 @@ import functools
 import math
 import pathlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core import text, tf_internal
 
 from . import _inputs
 from ._compare import DIFFERENT, EQUAL, NOT_COMPARED, ROUNDING, VALUES, Comparison, relative_difference, run_function
 from ._graphs import raised_as_value_error, reason_of
+from ._lite import WEIGHT_SIGNATURES
 
 _MAGIC = b"TFL3"  # The bytes 4 to 7 of the file.
 _ONE_STEP = 1.001  # Both numbers of a difference are rounded.
@@ -31,7 +32,7 @@ class LiteComparison(Comparison):
 
     Attributes:
       name: The signature.
-      what: "output" with its name, or "float tensors".
+      what: "output" with its name, "float tensors", or for a training step the "weight" that differs most afterwards.
       verdict: "equal, bit for bit", "equal up to rounding" (for a quantized output, within one step), "different" or
         "not compared".
       difference: The largest difference, divided by the largest element in the SavedModel; None without numbers.
@@ -102,10 +103,14 @@ def compare_with_lite(
             f"output {tf.compat.as_str(each.name)}": _Quantizer.of(model, definition.subgraphIndex, each.tensorIndex)
             for each in definition.outputs
         }
-        found += _compared(name, loaded.signatures[name], runners[name], inputs.get(name, {}), outputs)
+        weights = loaded.signatures.get("weights", dict) if name not in WEIGHT_SIGNATURES else dict
+        found += _compared(name, loaded.signatures[name], weights, runners[name], inputs.get(name, {}), outputs)
         floats = _float_tensors(model, definition)
         found.append(LiteComparison(name, _FLOATS, NOT_COMPARED, None, float_tensors=floats))
-    return found
+    others = [name for name in loaded.signatures if name not in runners]
+    return found + [
+        LiteComparison(name, VALUES, NOT_COMPARED, None, "the second model does not have it") for name in others
+    ]
 
 
 def _runners(content: bytes) -> dict[str, Any]:
@@ -118,12 +123,14 @@ def _runners(content: bytes) -> dict[str, Any]:
     def run(name: str, interpreter: Any, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         runner = interpreter.get_signature_runner(name)
         wanted = runner.get_input_details()
-        return runner(
-            **{
-                key: _Quantizer(*each["quantization"]).integers(inputs[key], each["dtype"])
-                for key, each in wanted.items()
-            }
-        )
+        if wanted.keys() != inputs.keys():
+            raise ValueError(f"its inputs are {text.quoted(wanted)}")
+        quantizers = {key: _Quantizer(*each["quantization"]) for key, each in wanted.items()}
+        given = {key: each.integers(inputs[key], wanted[key]["dtype"]) for key, each in quantizers.items()}
+        results = {f"output {key}": x for key, x in runner(**given).items()}
+        has_weights = "weights" in names and name not in WEIGHT_SIGNATURES
+        after = interpreter.get_signature_runner("weights")() if has_weights else {}
+        return results | {f"weight {key}": x for key, x in after.items()}
 
     return {name: functools.partial(run, name, each) for name, each in interpreters.items()}
 
@@ -163,43 +170,69 @@ def _builtin(model: Any, operator: Any) -> int:
 
 
 def _float_tensors(model: Any, definition: Any) -> tuple[str, ...]:
-    graph = model.subgraphs[definition.subgraphIndex]
-    ends = {each.tensorIndex for each in [*definition.inputs, *definition.outputs]}
-    used = {i for operator in graph.operators for i in [*operator.inputs, *operator.outputs] if i >= 0} - ends
+    """The names of tensors in a signature, and in the loops and branches of it."""
     types = tf_internal.lite_schema.TensorType
-    floats = (types.FLOAT16, types.FLOAT32, types.FLOAT64)
-    return tuple(tf.compat.as_str(graph.tensors[i].name) for i in sorted(used) if graph.tensors[i].type in floats)
+    ends = {each.tensorIndex for each in [*definition.inputs, *definition.outputs]}
+    names: list[str] = []
+    reached = [definition.subgraphIndex]
+    for index in reached:  # It grows.
+        graph = model.subgraphs[index]
+        used = {i for operator in graph.operators for i in [*operator.inputs, *operator.outputs] if i >= 0}
+        for i in sorted(used - ends if index == definition.subgraphIndex else used):
+            if graph.tensors[i].type in (types.FLOAT16, types.FLOAT32, types.FLOAT64):
+                names.append(tf.compat.as_str(graph.tensors[i].name))
+        for operator in graph.operators:
+            options = vars(operator.builtinOptions) if operator.builtinOptions is not None else {}
+            called = [i for key, i in options.items() if key.lower().endswith("subgraphindex")]
+            reached += [i for i in called if i not in reached]
+    return tuple(names)
 
 
 def _compared(
-    name: str, function: Any, runner: Any, given: Mapping[str, Any], outputs: Mapping[str, _Quantizer]
+    name: str,
+    function: Any,
+    weights: Callable[[], Mapping[str, Any]],
+    runner: Any,
+    given: Mapping[str, Any],
+    outputs: Mapping[str, _Quantizer],
 ) -> Iterator[LiteComparison]:
     _, specs = function.structured_input_signature
     for size in _inputs.SIZES:
-        made_up = {key: x for key, x in _inputs.generate(specs, size).items() if key not in given}
-        tensors = {key: tf.convert_to_tensor(x, specs[key].dtype) for key, x in (made_up | dict(given)).items()}
-        expected = run_function(function, tensors, size, VALUES)
+        inputs = _inputs.generate(specs, size) | dict(given)
+        expected = run_function(
+            function, inputs, size, VALUES, lambda: {f"weight {k}": x for k, x in weights().items()}
+        )
         if not isinstance(expected, str):
             break
     if isinstance(expected, str):
         yield LiteComparison(name, VALUES, NOT_COMPARED, None, f"the first model {expected}")
         return
+    arrays = {key: tf.convert_to_tensor(x, specs[key].dtype).numpy() for key, x in inputs.items()}
     try:
-        found = {f"output {key}": x for key, x in runner({key: x.numpy() for key, x in tensors.items()}).items()}
-    except (KeyError, RuntimeError, ValueError) as error:
+        found = runner(arrays)
+    except (RuntimeError, ValueError) as error:
         yield LiteComparison(name, VALUES, DIFFERENT, None, f"LiteRT raises {type(error).__name__}: {reason_of(error)}")
         return
-    for what, quantizer in outputs.items():
-        if what not in expected or expected[what].shape != found[what].shape:
-            got = f"has the shape {found[what].shape}" if what in expected else "is only in the second model"
+    steps = [each for each in expected if each.startswith("weight ") and each in found]
+    if steps:  # One line for all.
+        yield max((_difference(name, each, expected[each], found[each], 0.0) for each in steps), key=_size)
+    for what in [each for each in expected | found if each.startswith("output ")]:
+        if what not in expected or what not in found or expected[what].shape != found[what].shape:
+            only = f"is only in the {'second' if what in found else 'first'} model"
+            got = f"has the shape {found[what].shape} in LiteRT" if what in expected and what in found else only
             yield LiteComparison(name, what, DIFFERENT, None, f"it {got}")
             continue
-        yield _difference(name, what, expected[what], quantizer.numbers(found[what]), quantizer.step)
+        yield _difference(name, what, expected[what], outputs[what].numbers(found[what]), outputs[what].step)
+
+
+def _size(found: LiteComparison) -> float:
+    return found.difference or 0.0
 
 
 def _difference(name: str, what: str, expected: np.ndarray, found: np.ndarray, step: float) -> LiteComparison:
     difference = relative_difference(expected, found)
-    verdict = EQUAL if expected.tobytes() == found.tobytes() else ROUNDING if difference <= _ROUNDING else DIFFERENT
+    rounding = _ROUNDING if np.issubdtype(expected.dtype, np.inexact) else 0.0
+    verdict = EQUAL if expected.tobytes() == found.tobytes() else ROUNDING if difference <= rounding else DIFFERENT
     if not step or not expected.size:
         return LiteComparison(name, what, verdict, difference)
     gaps = np.abs(found.astype(np.float64) - expected) / step

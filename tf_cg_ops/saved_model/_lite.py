@@ -19,6 +19,7 @@ from ._training import concrete
 _API = "saved_model.add_gradients"
 # What the converter writes before the name of an op of TensorFlow that LiteRT lacks.
 _FLEX = "Flex"
+FUNCTION = "tf_cg_ops_function"  # A signature. It must not be the name of a variable.
 WEIGHT_SIGNATURES = ("weights", "set_weights")
 # An attribute of a model that Keras saved, but not of one that it exported.
 _OF_KERAS = "_default_save_signature"
@@ -37,7 +38,7 @@ def with_lite_ops(
 
     Returns:
       A concrete function with the same inputs, outputs and captured variables, and a LiteRT model with it as the
-      signature "function" beside the others.
+      signature FUNCTION beside the others.
 
     Raises:
       ValueError: LiteRT cannot run an op, or the function has other state than variables.
@@ -65,7 +66,7 @@ def with_lite_ops(
     new = concrete(call, specs)
     # The converter accepts some of the ops that stay, and makes a wrong program of them.
     uncovered = [_FLEX + op for op in places if op in COMPOSITIONS]
-    content = _convert({"function": new, **(others or {})}, variables)
+    content = _convert({FUNCTION: new, **(others or {})}, variables)
     _check(list(dict.fromkeys([*uncovered, *tf_internal.custom_ops_of_lite_model(content)])), places, flex)
     return new, content
 

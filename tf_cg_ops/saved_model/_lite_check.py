@@ -12,6 +12,7 @@ from tf_cg_ops._src.core import tf_internal
 from . import _compare, _inputs
 from ._compare import VALUES, Comparison, run_function
 from ._graphs import reason_of
+from ._lite import FUNCTION
 from ._training import Training
 
 IN_LITE = "values in LiteRT"
@@ -23,7 +24,7 @@ _DRAWS = 3
 
 
 def compare_in_lite(api: str, name: str, function: Any, content: bytes, training: Training) -> Comparison:
-    """Compares a concrete function with the signature "function" of a LiteRT model, for random inputs.
+    """Compares a concrete function with the signature FUNCTION of a LiteRT model, for random inputs.
 
     Args:
       api: The function that the user called, for messages.
@@ -84,7 +85,7 @@ def _run_in_lite(
             interpreter = tf.lite.Interpreter(model_content=content)
         if before:
             interpreter.get_signature_runner("set_weights")(**before)
-        results = {f"output {key}": x for key, x in interpreter.get_signature_runner("function")(**inputs).items()}
+        results = {f"output {key}": x for key, x in interpreter.get_signature_runner(FUNCTION)(**inputs).items()}
         after = interpreter.get_signature_runner("weights")() if before else {}
     except (RuntimeError, ValueError) as error:
         raise RuntimeError(

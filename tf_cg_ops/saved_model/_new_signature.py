@@ -127,9 +127,10 @@ def add_signature(
 
 
 def unused(name: str, taken: Collection[str]) -> str:
-    """The name with a number that makes it new, if it is taken."""
+    """The name with a number that makes it new, if it is taken. TensorFlow takes no two that differ by case alone."""
+    taken = {each.casefold() for each in taken}
     names = (f"{name}_{i}" if i else name for i in range(len(taken) + 1))
-    return next(each for each in names if each not in taken)
+    return next(each for each in names if each.casefold() not in taken)
 
 
 def _rename_functions(graph_def: Any, renamed: Mapping[str, str]) -> None:
