@@ -89,13 +89,11 @@ def fake_quant(
     "Quantization and training of neural networks for efficient integer-arithmetic-only inference" (2018),
     arXiv:1712.05877, for the levels.
     """
-    return quantized(
-        _API, x, scale, Options.checked(_API, bits, zero_point, narrow_range, axis, rounding), gradient_factor
-    )
+    return quantized(_API, x, scale, Options.of(_API, bits, zero_point, narrow_range, axis, rounding, gradient_factor))
 
 
 class Options(NamedTuple):
-    """How to round. `low` and `high` are the ends in steps from zero."""
+    """The options, but the ends of the levels as steps from zero."""
 
     bits: int
     low: int
@@ -103,10 +101,13 @@ class Options(NamedTuple):
     narrow_range: bool
     axis: int | None
     rounding: str
+    gradient_factor: float
 
     @classmethod
-    def checked(cls, api: str, bits: Any, zero_point: Any, narrow_range: Any, axis: Any, rounding: Any) -> Options:
-        """The options; TypeError or ValueError if one is wrong."""
+    def of(
+        cls, api: str, bits: Any, zero_point: Any, narrow_range: Any, axis: Any, rounding: Any, factor: Any
+    ) -> Options:
+        """TypeError or ValueError if an option is wrong."""
         bits = _to_int(api, "bits", bits, 2, 16)
         narrow_range = convert.to_bool(api, "narrow_range", narrow_range)
         lowest, highest = narrow_range - 2 ** (bits - 1), 2 ** (bits - 1) - 1
@@ -115,7 +116,9 @@ class Options(NamedTuple):
             axis = _to_int(api, "axis", axis)
         if rounding not in ("up", "even"):
             raise ValueError(f"{api}: rounding must be 'up' or 'even', got {text.describe(rounding)}.")
-        return cls(bits, lowest - zero_point, highest - zero_point, narrow_range, axis, rounding)
+        if isinstance(factor, bool) or not isinstance(factor, (int, float, np.number)):
+            raise TypeError(f"{api}: gradient_factor must be a number, got {text.describe(factor)}.")
+        return cls(bits, lowest - zero_point, highest - zero_point, narrow_range, axis, rounding, float(factor))
 
 
 def _to_int(api: str, name: str, value: Any, lowest: float = -math.inf, highest: float = math.inf) -> int:
@@ -128,13 +131,11 @@ def _to_int(api: str, name: str, value: Any, lowest: float = -math.inf, highest:
 
 
 @tf_internal.autograph_artifact
-def quantized(api: str, x: Any, scale: Any, options: Options, gradient_factor: Any) -> tf.Tensor:
+def quantized(api: str, x: Any, scale: Any, options: Options) -> tf.Tensor:
     """`fake_quant`, with the name `api` in messages."""
     [x] = convert.to_tensors(api, ["x"], [x])
     if not x.dtype.is_floating:
         raise TypeError(f"{api}: x must be real, got {x.dtype.name}. Quantize tf.math.real(x) and tf.math.imag(x).")
-    if isinstance(gradient_factor, bool) or not isinstance(gradient_factor, (int, float, np.number)):
-        raise TypeError(f"{api}: gradient_factor must be a number, got {text.describe(gradient_factor)}.")
     steps = convert.to_real(api, "scale", scale, tf.float64 if x.dtype == tf.float64 else tf.float32)
     if not (tf.is_tensor(scale) or hasattr(scale, "assign")):
         known = tf.get_static_value(steps)
@@ -158,7 +159,7 @@ def quantized(api: str, x: Any, scale: Any, options: Options, gradient_factor: A
             # A constant: along x and scale, the rounding error stays the same share of a step.
             slope = tf.stop_gradient((y - tf.where(inside, wide, tf.zeros_like(wide))) / size)
             dscale = tf.reduce_sum(tf.cast(dy, scale.dtype) * slope, others)
-            return tf.where(inside, dy, tf.zeros_like(dy)), gradient_factor * dscale
+            return tf.where(inside, dy, tf.zeros_like(dy)), options.gradient_factor * dscale
 
         return tf.cast(y, x.dtype), grad_fn
 
