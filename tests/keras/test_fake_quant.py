@@ -93,9 +93,9 @@ def test_training(library, scale, place):
         y = model.predict(X, verbose=0)
     assert losses[-1] < 0.6 * losses[0]
     assert np.isfinite(y).all()
-    scales = [weight for weight in net.weights if "scale" in weight.name]
-    assert len(scales) == 4
-    assert all(0 < float(tf.convert_to_tensor(each)) < 0.5 and "float32" in str(each.dtype) for each in scales)
+    quantizers = [layer for layer in net._flatten_layers() if hasattr(layer, "scale")]
+    assert len(quantizers) == 4
+    assert all(0 < each.scale.numpy() < 0.5 and each.scale.dtype == tf.float32 for each in quantizers)
 
 
 def test_an_update_that_is_too_large_leaves_the_scale_positive(library):

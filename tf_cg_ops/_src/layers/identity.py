@@ -455,14 +455,14 @@ class FakeQuant(_Layer):
     >>> layer(tf.constant([0.3, -0.9, 9.0])).numpy().tolist()
     [0.5, -1.0, 3.5]
 
-    It is `tf_cg_ops.fake_quant` as a layer, with the same formula, shapes and errors, and a weight `scale`. Put it
-    after the input and each activation of a model, and call it on the kernels: `docs/quantization.md` shows both.
+    It is `tf_cg_ops.fake_quant` as a layer, with the same formula, shapes and errors. `layer.scale` is its scale. Put
+    it after the input and each activation of a model, and call it on the kernels: `docs/quantization.md` shows both.
 
     The first call with `training=True`, such as the first step of `fit`, sets the scale, and each element of it at its
     first batch that is not all zeros. Until then the layer returns nan in inference. A `"learned"` scale starts at
-    `2 * mean(abs(x)) / sqrt(highest level)` and is then trained like other weights. A `"calibrated"` one is the moving
-    average of the scale that just holds the batch's largest and smallest number, and is not trained. If the layer is
-    not `trainable`, the scale stays as it is.
+    `2 * mean(abs(x)) / sqrt(highest level)`, and the layer trains the logarithm of the factor by which it changes. A
+    `"calibrated"` one is the moving average of the scale that just holds the batch's largest and smallest number, and
+    is not trained. If the layer is not `trainable`, the scale stays as it is.
 
     The gradient of a learned scale is a sum over the whole input. Adam does not mind. For SGD pass a `gradient_factor`,
     as in `tf_cg_ops.fake_quant`.
@@ -482,8 +482,8 @@ class FakeQuant(_Layer):
       inputs: A Tensor, or the kernel of the layer that calls this one.
       training: Whether to set or move the scale. Keras passes it on.
 
-    Sources: Esser et al. (2020), arXiv:1902.08153, for the learned scale; Jacob et al. (2018), arXiv:1712.05877, for
-    the calibrated one.
+    Sources: Esser et al. (2020), arXiv:1902.08153, for the learned scale; Jain et al. (2020), arXiv:1903.08066, for its
+    logarithm; Jacob et al. (2018), arXiv:1712.05877, for the calibrated one.
     """
 
     _api = "layers.FakeQuant"
@@ -513,44 +513,49 @@ class FakeQuant(_Layer):
         self._options, self._is_learned, self._momentum = options, scale == "learned", momentum
 
     def build(self, inputs_shape: Any) -> None:
-        """Makes the weight."""
+        """Makes the weights."""
         shape, axis = tuple(inputs_shape), self._options.axis
         if axis is not None and (not -len(shape) <= axis < len(shape) or shape[axis] is None):
             raise ValueError(
                 f"{self._api}: axis must name a dimension of known size, got {axis} for the shape {shape} of the input."
             )
-        is_keras3 = self.keras.__name__ == "keras"
-        self.scale = self.add_weight(
-            name="scale",
-            shape=() if axis is None else (shape[axis],),
-            initializer="zeros",
-            dtype="float32",
-            trainable=self._is_learned,
-            constraint=tf.abs if self._is_learned else None,  # Of an update that is too large.
-            aggregation="mean" if is_keras3 else tf.VariableAggregation.MEAN,
-            **{"autocast" if is_keras3 else "experimental_autocast": False},
-        )
+        is_keras3, shape = self.keras.__name__ == "keras", () if axis is None else (shape[axis],)
+        options: dict[str, Any] = {"autocast" if is_keras3 else "experimental_autocast": False}
+        options |= {"shape": shape, "initializer": "zeros", "dtype": "float32"}
+        mean = "mean" if is_keras3 else tf.VariableAggregation.MEAN
+        self._measured = self.add_weight(name="measured_scale", trainable=False, aggregation=mean, **options)
+        if self._is_learned:
+            # Not the scale itself: a step of Adam is as large as the learning rate, and a scale is often smaller.
+            self._log_factor = self.add_weight(
+                name="log_factor", constraint=lambda value: tf.clip_by_value(value, -10.0, 10.0), **options
+            )
         super().build(inputs_shape)
+
+    @property
+    def scale(self) -> tf.Tensor:
+        """The scale as a Tensor; 0 where it is not set."""
+        measured = tf.convert_to_tensor(self._measured)
+        return measured * tf.exp(self._log_factor) if self._is_learned else measured
 
     def call(self, inputs: TensorLike, training: bool | None = None) -> tf.Tensor:
         """Rounds the inputs."""
         inputs = tf.convert_to_tensor(inputs)
         is_moved = training and self.trainable
         if is_moved:
-            self._set_scale(tf.cast(inputs, tf.float32))
-        scale = tf.convert_to_tensor(self.scale)
+            self._measure(tf.cast(inputs, tf.float32))
+        scale = self.scale
         # A channel that only had zeros takes the largest scale. If that is 0, too, nan comes out.
         scale = tf.where(scale > 0, scale, 1.0 if is_moved else tf.reduce_max(scale))
         return quantized(self._api, inputs, scale, self._options)
 
-    def _set_scale(self, x: tf.Tensor) -> None:
+    def _measure(self, x: tf.Tensor) -> None:
         low, high, axis = self._options.low, self._options.high, self._options.axis
         others = None if axis is None else [i for i in range(x.shape.rank) if i != axis % x.shape.rank]
         if self._is_learned:
             found = 2 * tf.reduce_mean(tf.abs(x), others) / max(high, -low) ** 0.5
         else:
             found = tf.reduce_max(tf.maximum(x / (high or np.inf), x / (low or -np.inf)), others)
-        scale = tf.convert_to_tensor(self.scale)
-        found = tf.where((found > 0) & tf.math.is_finite(found), found, scale)
-        moved = scale if self._is_learned else self._momentum * scale + (1 - self._momentum) * found
-        self.scale.assign(tf.where(scale > 0, moved, found))
+        before = tf.convert_to_tensor(self._measured)
+        found = tf.where((found > 0) & tf.math.is_finite(found), found, before)
+        moved = before if self._is_learned else self._momentum * before + (1 - self._momentum) * found
+        self._measured.assign(tf.where(before > 0, moved, found))
