@@ -534,6 +534,8 @@ class FakeQuant(_Layer):
     @property
     def scale(self) -> tf.Tensor:
         """The scale as a Tensor; 0 where it is not set."""
+        if not self.built:
+            raise AttributeError(f"{self._api}: scale must be read after the first call, which makes it.")
         measured = tf.convert_to_tensor(self._measured)
         return measured * tf.exp(self._log_factor) if self._is_learned else measured
 

@@ -57,21 +57,19 @@ def fake_quant(
     Second derivatives by `x` and `scale` are zero. nan in `x` stays nan, and its gradient is zero.
 
     LiteRT's converter reads up to 8 bits, as int8. With more you can train, but LiteRT's convolutions compute such
-    files wrongly. Quantize the kernel of a convolution for each channel (`axis=-1`; of a depthwise one, `axis=-2`), but
-    the kernel of a matrix product as a whole: the converter refuses channels there.
+    files wrongly. `docs/quantization.md` has the recipe for whole models, and what the converter refuses.
 
     Args:
       x: A Tensor or Variable of dtype float16, bfloat16, float32 or float64, or a value that converts to one. 16-bit
         numbers are computed in float32. float64 is computed without the op that the converter reads.
-      scale: The size of a step: a positive number, Variable or Tensor; with `axis`, a vector with one number for each
-        channel. A Tensor or Variable that is not positive and finite gives nan.
+      scale: The size of a step: a positive number, Variable or Tensor; with `axis`, a vector with one for each channel.
+        A Tensor or Variable that is not positive and finite gives nan.
       bits: From 2 to 16.
       zero_point: The level that stands for 0. With 8 bits, -128 is the one for values that are never negative.
-      narrow_range: Whether to leave out the lowest level, so that the levels are symmetric. LiteRT's kernels want it
-        for weights.
+      narrow_range: Whether to leave out the lowest level, as LiteRT's kernels want it for weights.
       axis: The dimension of the channels. By default all of `x` has one scale.
       rounding: `"up"` rounds a tie up, as TensorFlow's quantization ops do. `"even"` rounds it to the even level, as
-        `tf.round`, NumPy and JAX do; for activations this costs a few floating-point ops in LiteRT.
+        `tf.round`, NumPy and JAX do, but LiteRT then computes a layer with such activations in floats.
       gradient_factor: Multiplies the gradient of `scale`. Esser et al. train with `1 / sqrt(count * highest)`, where
         `count` is the number of weights, or of activations in one example.
 
@@ -85,9 +83,8 @@ def fake_quant(
     Differs from `tf.quantization.fake_quant_with_min_max_vars` and Keras's function of that name: the same value and
     `dx`, but you give the scale instead of a range, and the gradient is by the scale.
 
-    Sources: Esser et al., "Learned step size quantization" (2020), arXiv:1902.08153, for the gradient; Jacob et al.,
-    "Quantization and training of neural networks for efficient integer-arithmetic-only inference" (2018),
-    arXiv:1712.05877, for the levels.
+    Sources: Esser et al., "Learned step size quantization" (2020), arXiv:1902.08153, for the gradient; Jacob et al.
+    (2018), arXiv:1712.05877, for the levels.
     """
     return quantized(_API, x, scale, Options.of(_API, bits, zero_point, narrow_range, axis, rounding, gradient_factor))
 
@@ -104,16 +101,13 @@ class Options(NamedTuple):
     gradient_factor: float
 
     @classmethod
-    def of(
-        cls, api: str, bits: Any, zero_point: Any, narrow_range: Any, axis: Any, rounding: Any, factor: Any
-    ) -> Options:
+    def of(cls, api: str, bits: Any, zero_point: Any, narrow_range: Any, axis: Any, rounding: Any, factor: Any) -> Any:
         """TypeError or ValueError if an option is wrong."""
         bits = _to_int(api, "bits", bits, 2, 16)
         narrow_range = convert.to_bool(api, "narrow_range", narrow_range)
         lowest, highest = narrow_range - 2 ** (bits - 1), 2 ** (bits - 1) - 1
         zero_point = _to_int(api, "zero_point", zero_point, lowest, highest)
-        if axis is not None:
-            axis = _to_int(api, "axis", axis)
+        axis = None if axis is None else _to_int(api, "axis", axis)
         if rounding not in ("up", "even"):
             raise ValueError(f"{api}: rounding must be 'up' or 'even', got {text.describe(rounding)}.")
         if isinstance(factor, bool) or not isinstance(factor, (int, float, np.number)):
@@ -142,22 +136,25 @@ def quantized(api: str, x: Any, scale: Any, options: Options) -> tf.Tensor:
         if not np.all((known > 0) & np.isfinite(known)):
             raise ValueError(f"{api}: scale must be positive and finite, got {text.describe(scale)}.")
     _check_shapes(api, x.shape, steps.shape, options.axis)
-    axis = None if options.axis is None else options.axis % x.shape.rank
+    others = None
+    if options.axis is not None:
+        order, axis = list(range(x.shape.rank)), options.axis % x.shape.rank
+        if axis < len(order) - 1:  # Swap it with the last dimension, and back, which the converter folds for a kernel.
+            order[axis], order[-1] = order[-1], order[axis]
+            return tf.transpose(quantized(api, tf.transpose(x, order), steps, options._replace(axis=-1)), order)
+        others = order[:-1]
 
     def compute(x: tf.Tensor, scale: tf.Tensor) -> tuple[tf.Tensor, Callable[[Any], Any]]:
         wide = tf.cast(x, scale.dtype)
         # For a range that is not one, the op returns any numbers, but for nan it returns nan.
         step = tf.where(scale > 0, scale, tf.constant(np.nan, scale.dtype))
-        y = _round(wide, step, axis, options)
+        y = _round(wide, step, options)
 
         def grad_fn(dy: Any) -> tuple[tf.Tensor, tf.Tensor]:
-            dy, size, others = slices.to_dense(dy), step, None
-            if axis is not None:
-                size = tf.reshape(step, [-1] + [1] * (x.shape.rank - 1 - axis))
-                others = [i for i in range(x.shape.rank) if i != axis]
-            inside = (wide >= options.low * size) & (wide <= options.high * size)
+            dy = slices.to_dense(dy)
+            inside = (wide >= options.low * step) & (wide <= options.high * step)
             # A constant: along x and scale, the rounding error stays the same share of a step.
-            slope = tf.stop_gradient((y - tf.where(inside, wide, tf.zeros_like(wide))) / size)
+            slope = tf.stop_gradient((y - tf.where(inside, wide, tf.zeros_like(wide))) / step)
             dscale = tf.reduce_sum(tf.cast(dy, scale.dtype) * slope, others)
             return tf.where(inside, dy, tf.zeros_like(dy)), options.gradient_factor * dscale
 
@@ -179,20 +176,15 @@ def _check_shapes(api: str, shape: tf.TensorShape, scale: tf.TensorShape, axis: 
         raise ValueError(f"{api}: x must have a known rank if you pass axis. Set its shape with tf.ensure_shape.")
     if not -shape.rank <= axis < shape.rank:
         raise ValueError(f"{api}: axis must name a dimension of x, whose shape is {shape}, got {axis}.")
-    if not scale.is_compatible_with(shape[axis : axis + 1 or None]):
+    if not scale.is_compatible_with([shape[axis]]):
         raise ValueError(
-            f"{api}: scale must have the shape {shape[axis : axis + 1 or None]} with axis={axis}, one number for each "
-            f"channel of x, got the shape {scale}."
+            f"{api}: scale must have the shape ({shape[axis]},) with axis={axis}, one number for each channel of x, "
+            f"got the shape {scale}."
         )
 
 
-def _round(x: tf.Tensor, step: tf.Tensor, axis: int | None, options: Options) -> tf.Tensor:
+def _round(x: tf.Tensor, step: tf.Tensor, options: Options) -> tf.Tensor:
     """The nearest levels; except for float64, by the op that LiteRT's converter reads."""
-    if axis is not None and axis < x.shape.rank - 1:
-        # Swapped with the last dimension and back, which the converter folds for a kernel.
-        order = list(range(x.shape.rank))
-        order[axis], order[-1] = order[-1], order[axis]
-        return tf.transpose(_round(tf.transpose(x, order), step, x.shape.rank - 1, options), order)
     low, high, shape = options.low, options.high, x.shape
     if x.dtype == tf.float64 or options.rounding == "even":
         levels = tf.clip_by_value(x / step, low, high)
@@ -203,7 +195,7 @@ def _round(x: tf.Tensor, step: tf.Tensor, axis: int | None, options: Options) ->
         x = tf.clip_by_value(x, low * step, high * step)
         low, high = options.narrow_range - 128, 127
     op = tf.quantization.fake_quant_with_min_max_vars
-    if axis is not None:
+    if options.axis is not None:
         op = tf.quantization.fake_quant_with_min_max_vars_per_channel
         if shape.rank not in (1, 2, 4):  # The ranks of the op.
             shape, x = tf.shape(x), tf.reshape(x, [-1, tf.size(step)])
