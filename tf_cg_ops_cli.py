@@ -50,6 +50,15 @@ def _place(argument: str) -> tuple[str, str]:
     )
 
 
+def _rate(argument: str) -> float | str:
+    """A number, or the name of an input."""
+    with contextlib.suppress(ValueError):
+        return float(argument)
+    if argument.isidentifier():
+        return argument
+    raise argparse.ArgumentTypeError(f"must be a learning rate or the name of a new input, got '{argument}'")
+
+
 def _large_demo(_: str) -> NoReturn:
     raise argparse.ArgumentTypeError(f"this demo writes no files. {_LARGE_DEMO}")
 
@@ -67,7 +76,7 @@ def _option(names: str, text: str, **settings: Any) -> tuple[str, dict[str, Any]
 _TYPES: dict[str, Any] = dict.fromkeys(("SOURCE", "TARGET", "A", "B", "MODEL", "PATH", "FILE"), pathlib.Path) | {
     "TYPE=RULE": _rule,
     "NAME=GRADIENT": _place,
-    "RATE": float,
+    "RATE": _rate,
     "FOLDER": _large_demo,
 }
 # Of each command that writes a changed copy. An option has the name of the parameter that it sets.
@@ -152,8 +161,8 @@ _COMMANDS: dict[str, tuple[str, str, str, tuple[tuple[str, dict[str, Any]], ...]
             _option("--of OUTPUT", "an output of the signature; can be repeated", action="append", required=True),
             _option(
                 "--wrt INPUT",
-                "an input of the signature, variables for its trainable variables, or inner:NAME for the value of an "
-                "op or a scope inside; can be repeated",
+                "an input of the signature, variables for its trainable variables, a pattern such as 'head/*' for "
+                "those with such names, or inner:NAME for the value of an op or a scope inside; can be repeated",
                 action="append",
                 required=True,
             ),
@@ -177,11 +186,27 @@ _COMMANDS: dict[str, tuple[str, str, str, tuple[tuple[str, dict[str, Any]], ...]
                 "of logits and probabilities, such as one-hot vectors",
                 choices=("mse", "crossentropy"),
             ),
-            _option("--update RATE", "change the variables by gradient descent with this learning rate"),
+            _option(
+                "--update RATE",
+                "train the variables with this learning rate, or with a new input that has it, such as learning_rate",
+            ),
+            _option(
+                "--optimizer",
+                "how an update trains, with the default options of Keras (default: %(default)s)",
+                choices=("sgd", "momentum", "adam"),
+                default="sgd",
+            ),
+            _option(
+                "--state",
+                "whether the weights are variables of the model, or inputs and outputs of the signature (default: "
+                "%(default)s)",
+                choices=("variables", "arguments"),
+                default="variables",
+            ),
             _option(
                 "--lite",
-                "use ops that LiteRT (TensorFlow Lite) has built in; with an update, also add the signatures weights "
-                "and set_weights",
+                "use ops that LiteRT (TensorFlow Lite) has built in; with an update of variables, also add the "
+                "signatures weights and set_weights",
             ),
             _option("--flex", "with --lite, allow other ops of TensorFlow, for a LiteRT that includes them"),
             _option(
@@ -193,13 +218,13 @@ _COMMANDS: dict[str, tuple[str, str, str, tuple[tuple[str, dict[str, Any]], ...]
         ),
     ),
     "compare": (
-        "compare the values and gradients of two SavedModels",
+        "compare the values and gradients of two SavedModels, or a SavedModel with a LiteRT file",
         "Runs every signature and function of both models on the same inputs, and shows whether values and gradients "
         "are equal, by how much they differ, or why they cannot be compared. The exit status is 1 if any differ.",
         "trained_model model_for_serving",
         (
             _option("path A", "the folder of a SavedModel"),
-            _option("other B", "the folder of another one"),
+            _option("other B", "the folder of another one, or a LiteRT (TensorFlow Lite) file"),
             _option(
                 "--inputs FILE",
                 "an .npz file with arrays named SIGNATURE/ARGUMENT, or ARGUMENT if the model has a single signature "

@@ -146,6 +146,25 @@ def add(source, of="y", wrt="x", **options):
     refused(cg.saved_model.add_gradients, source, TARGET, of=of, wrt=wrt, **options)
 
 
+@functools.cache
+def lite_file(size=None, signature=True):
+    """A LiteRT file; the first bytes of one, or one that does not name its function."""
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(relu()))
+    if not signature:
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            x = tf.compat.v1.placeholder(tf.float32, [2])
+            converter = tf.compat.v1.lite.TFLiteConverter.from_session(session, [x], [tf.nn.relu(x)])
+    path = FOLDER / f"{size}{signature}.tflite"
+    path.write_bytes(converter.convert()[:size])
+    return path
+
+
+def of_variable(name, value, function, shape=None):
+    """A model whose only input is multiplied by what the function makes of a variable."""
+    w = tf.Variable(value, shape=shape, name="w")
+    return saved(name, lambda x: {"y": x * tf.abs(function(w))}, [2], tracked=[w])
+
+
 # Without our checks, TensorFlow would follow calls until its stack overflows, allocate memory for each input of a list, and
 # wait for ever for what a pipe sends.
 def damaged(damage, function=cg.saved_model.strip):

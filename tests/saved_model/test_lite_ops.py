@@ -185,6 +185,18 @@ FUNCTIONS = {
     "a tile of four axes": (lambda x: tf.tile(x, [1, 2, 1, 3]), IMAGES),
     "a tile of batches": (lambda x: tf.tile(x, [2, 1, 2, 1]), IMAGES),
     "upsampling in two dimensions": (lambda x: keras.layers.UpSampling2D((2, 3))(x), IMAGES),
+    **{
+        f"{op} {size} {options}": (
+            lambda x, op=op, size=size, options=options: getattr(OPS, op)(images=x, size=size, **options),
+            IMAGES,
+        )
+        for op in ("ResizeBilinear", "ResizeNearestNeighbor")
+        for size, options in [
+            ((9, 4), {}),
+            ((12, 15), {"half_pixel_centers": True}),
+            ((4, 11), {"align_corners": True}),
+        ]
+    },
 }
 EIGHT_AXES = {"x": normal(5, 2, 3, 2, 2, 1, 3, 2)}
 AXES = (0, 2, 3, -1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fnmatch
 import math
 import numbers
 import os
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import convert, misplaced_calls, text, tf_internal
@@ -31,11 +33,15 @@ from ._graphs import called, functions_of, raised_as_value_error, reachable, rea
 from ._lite import WEIGHT_SIGNATURES, let_the_converter_see_all_signatures, weight_signatures, with_lite_ops
 from ._lite_check import compare_in_lite
 from ._new_signature import add_signature, find_signature, unused
+from ._new_variables import add_variables, write_values
+from ._training import OPTIMIZERS, Training, concrete
 
 _API = "saved_model.add_gradients"
 _VARIABLES = "variables"
 _INNER = "inner:"
 _MOST_DIMENSIONS = 254  # Of a Tensor.
+_SHOWN = 4  # How many variables a message names.
+_NAME = re.compile(r"[A-Za-z]\w*", re.ASCII)
 
 
 def _mse(y: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
@@ -80,11 +86,13 @@ class AddGradientsReport(Copied):
       name: The name of the signature.
       inputs: A SignatureTensor for each input.
       outputs: A SignatureTensor for each output.
-      weights: A SignatureTensor for each updated variable, as the signature "weights" returns and "set_weights" takes
-        it; empty without `lite`.
+      weights: A SignatureTensor for each updated variable and what the optimizer remembers, as the signature "weights"
+        returns and "set_weights" takes it; empty without `lite`, or if they are arguments.
       updated: The names of the variables that a call updates.
       unconnected: The names of the trainable variables without a gradient, because the outputs do not depend on them.
       adopted: An AdoptedGradient for each gradient of `tf.custom_gradient` that was made to work, as `adopt` does.
+      start: With `state="arguments"`, arrays for these arguments before the first step, by the names of inputs: the
+        weights in the file, and zeros.
     """
 
     name: str
@@ -94,6 +102,7 @@ class AddGradientsReport(Copied):
     updated: list[str]
     unconnected: list[str]
     adopted: list[AdoptedGradient]
+    start: dict[str, np.ndarray] = field(repr=False)
 
     def __str__(self) -> str:
         lists = {"input": self.inputs, "output": self.outputs, "weight": self.weights}
@@ -127,7 +136,9 @@ def add_gradients(
     given: str | Sequence[str] = (),
     name: str = "gradients",
     loss: str | None = None,
-    update: float | None = None,
+    update: float | str | None = None,
+    optimizer: str = "sgd",
+    state: str = "variables",
     rules: Mapping[Any, Rule] | None = None,
     lite: bool = False,
     flex: bool = False,
@@ -160,15 +171,27 @@ def add_gradients(
     the mean squared error. "crossentropy" takes the output as logits and the target as probabilities, such as one-hot
     vectors, like `keras.losses.CategoricalCrossentropy(from_logits=True)`.
 
-    With `update`, each call is a step of gradient descent: the variables change by `-update` times their gradients,
-    which are not returned. Outputs and loss are from before the step.
+    With `update`, each call is a training step: the variables change as a Keras optimizer would change them, with its
+    default options, and their gradients are not returned. Outputs and loss are from before the step. What the
+    optimizer remembers are new variables of the file.
+
+    | `optimizer`  | a step                                                               | in Keras            |
+    |--------------|----------------------------------------------------------------------|---------------------|
+    | `"sgd"`      | `w -= update * d_w`                                                  | `SGD`               |
+    | `"momentum"` | `m = 0.9 * m - update * d_w; w += m`                                 | `SGD(momentum=0.9)` |
+    | `"adam"`     | Kingma and Ba (2015), arXiv:1412.6980, with 0.9, 0.999 and eps. 1e-7 | `Adam`              |
+
+    With `state="arguments"`, the new signature has no state: it takes the values of the variables in `wrt` as inputs,
+    and with `update` also what the optimizer remembers, and returns the new ones under the same names. The report has
+    arrays to start from. Use it for federated learning, and where there are no variables. Without `update`, it returns
+    gradients, for an optimizer of your own.
 
     `wrt="inner:block3"` stands for a value inside the signature, such as the last one in the scope "block3", as in
     `tf_cg_ops.capture`. So a program in C can compute Grad-CAM, and integrated gradients of a hidden layer.
 
     With `lite`, the new signature only has ops that LiteRT (TensorFlow Lite) has built in, so that LiteRT can compute
-    gradients, or train the model on a device. With `update`, there are two more signatures, so that your program can
-    keep the weights in a file: "weights" returns the variables that a step changes, and "set_weights" sets them.
+    gradients, or train the model on a device. If a step changes variables, there are two more signatures, so that your
+    program can keep the training in a file: "weights" returns these variables, and "set_weights" sets them.
 
     All that was there stays as it is: other signatures, functions, variables, tags and assets. Where the signature uses
     gradients of `tf.custom_gradient`, the new one has those that `adopt` makes from the file. If the model has custom
@@ -180,13 +203,17 @@ def add_gradients(
       signature: The signature to differentiate.
       of: The name of one of its outputs, or a list of names.
       wrt: The name of one of its inputs, or a list of names. "variables" stands for the trainable variables that the
-        signature reads. Those on which `of` does not depend are left out, and the report lists them. "inner:NAME"
-        stands for the value inside with the name of an op or a scope.
+        signature reads, and a pattern such as "head/*" for those whose names match; all others have no gradient. (Of
+        an input and a variable with the same name, the input is meant.) Variables on which `of` does not depend are
+        left out, and the report lists them. "inner:NAME" stands for the value inside with the name of an op or a scope.
       outputs: Values inside, such as "inner:NAME", that the new signature returns, too.
       given: Values inside that the new signature takes as inputs, instead of computing them.
       name: The name of the new signature: letters, digits and underscores.
       loss: "mse" or "crossentropy". `of` must be a single output.
-      update: The learning rate. `wrt` must have "variables".
+      update: The learning rate, or the name of a new input for it, such as "learning_rate", of dtype float32. `wrt`
+        must have variables.
+      optimizer: "sgd", "momentum" or "adam".
+      state: Where the weights are: in "variables" or in "arguments".
       rules: Gradients of ops for the new signature, as in `tf_cg_ops.override_gradients`.
       lite: Whether LiteRT must be able to run the new signature.
       flex: With `lite`, whether it may use other ops of TensorFlow, which LiteRT has in an additional library.
@@ -211,17 +238,20 @@ def add_gradients(
     for key, names in inner.items():
         if not all(each.startswith(_INNER) for each in names):
             raise ValueError(f"{_API}: {key} must be values inside, such as 'inner:relu', got {text.quoted(names)}.")
-    if not (isinstance(name, str) and re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII)):
+    if not (isinstance(name, str) and _NAME.fullmatch(name)):
         wrong = ValueError if isinstance(name, str) else TypeError
         raise wrong(f"{_API}: name must be letters, digits and underscores, got {text.describe(name)}.")
-    _check_training(of, wrt, loss, update)
+    _check_training(of, loss, update, optimizer, state)
     lite, flex, check = (
         convert.to_bool(_API, key, value) for key, value in {"lite": lite, "flex": flex, "check": check}.items()
     )
     if flex and not lite:
         raise ValueError(f"{_API}: flex is an option of lite=True, got lite=False.")
     table = None if rules is None else RuleTable(_API, rules, inside=False, unmatched="error")
-    gradients = _Gradients(signature, of, wrt, inner, loss, update, table, lite)
+    training = Training(_API, None if update is None else optimizer, update, state == "arguments")
+    gradients = _Gradients(signature, of, wrt, inner, loss, training, table, lite)
+    has_weights = lite and update is not None and state == "variables"
+    holders: list[str] = []  # The object that has the new variables, if there are some.
     tensors: dict[str, tuple[dict[str, str], dict[str, str]]] = {}  # Of inputs and outputs, by signature.
     adopted: list[AdoptedGradient] = []
     in_lite: list[Comparison] = []
@@ -232,7 +262,7 @@ def add_gradients(
         if name in meta_graph.signature_def:
             raise ValueError(f"{_API}: name must be new, got {name!r}, which '{path}' has. Pass another name.")
         taken = [each for each in WEIGHT_SIGNATURES if each == name or each in meta_graph.signature_def]
-        if lite and update is not None and taken:
+        if has_weights and taken:
             has = "name is it" if taken[0] == name else f"'{path}' has it"
             raise ValueError(
                 f"{_API}: with lite=True and update, {taken[0]!r} must be a free name for a signature, but {has}. "
@@ -243,26 +273,37 @@ def add_gradients(
                 loaded = tf.saved_model.load(str(folder))
             function = loaded.signatures[signature]
             traced = {name: gradients.trace(function, path)}
+            slots = {} if training.as_arguments else training.slots
             if lite:
-                weights = {} if update is None else weight_signatures(gradients.variables)
+                weights = weight_signatures(training.variables) if has_weights else {}
                 in_tensorflow = traced[name]
-                traced[name], content = with_lite_ops(in_tensorflow, function.variables, weights, flex=flex)
+                variables = [*function.variables, *slots.values()]
+                traced[name], content = with_lite_ops(in_tensorflow, variables, weights, flex=flex)
                 if check:
-                    in_lite.append(compare_in_lite(_API, name, in_tensorflow, content, gradients.variables))
+                    in_lite.append(compare_in_lite(_API, name, in_tensorflow, content, training))
                 traced |= weights
                 let_the_converter_see_all_signatures(meta_graph)
+            if slots:
+                holders.append(add_variables(meta_graph, saved, f"{name}_state", slots))
+            known = [*function.captured_inputs, *(slot.handle for slot in slots.values())]
             for key, each in traced.items():
-                captures = [_position(tensor, function.captured_inputs) for tensor in each.captured_inputs]
+                captures = [_position(tensor, known) for tensor in each.captured_inputs]
                 tensors[key] = add_signature(meta_graph, saved, key, each, captures)
         return True
 
-    copied = write_changed_copy(_API, source, target, change, check)
+    def complete(folder: pathlib.Path) -> None:
+        for holder in holders:
+            write_values(folder, holder, training.slots)
+
+    copied = write_changed_copy(_API, source, target, change, check, complete=complete)
     lists = [(gradients.inputs, tensors[name][0]), (gradients.outputs, tensors[name][1])]
-    lists.append((gradients.weights, tensors["weights"][1]) if lite and update is not None else ({}, {}))
+    lists.append((gradients.weights, tensors["weights"][1]) if has_weights else ({}, {}))
     in_, out, weights = (
         [SignatureTensor(key, *described, names[key]) for key, described in each.items()] for each, names in lists
     )
-    report = AddGradientsReport(*copied, name, in_, out, weights, gradients.updated, gradients.unconnected, adopted)
+    start = {key: each.numpy() for key, each in training.variables.items()} if training.as_arguments else {}
+    lines = gradients.updated, gradients.unconnected, adopted
+    report = AddGradientsReport(*copied, name, in_, out, weights, *lines, start)
     others = report.comparisons and [each for each in report.comparisons if each.name not in tensors]
     return dataclasses.replace(report, comparisons=others and others + in_lite)
 
@@ -277,19 +318,30 @@ def _names(argument: str, value: Any) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _check_training(of: list[str], wrt: list[str], loss: Any, update: Any) -> None:
-    if loss is not None and loss not in _LOSSES:
-        raise ValueError(f"{_API}: loss must be 'mse', 'crossentropy' or None, got {text.describe(loss)}.")
+def _check_training(of: list[str], loss: Any, update: Any, optimizer: Any, state: Any) -> None:
+    choices: dict[str, tuple[Any, list[Any]]] = {
+        "loss": (loss, [*_LOSSES, None]),
+        "optimizer": (optimizer, list(OPTIMIZERS)),
+        "state": (state, ["variables", "arguments"]),
+    }
+    for key, (value, known) in choices.items():
+        if value not in known:
+            raise ValueError(f"{_API}: {key} must be one of {text.quoted(known)}, got {text.describe(value)}.")
     if loss is not None and len(of) > 1:
         raise ValueError(f"{_API}: of must be a single output for a loss, got {text.quoted(of)}.")
     if update is None:
+        if optimizer != "sgd":
+            raise ValueError(
+                f"{_API}: optimizer must have a learning rate, got {optimizer!r} and no update. Write update=0.001."
+            )
         return
     is_number = isinstance(update, numbers.Real) and not isinstance(update, bool)
-    if not is_number or not 0.0 < update < math.inf:
-        wrong = ValueError if is_number else TypeError
-        raise wrong(f"{_API}: update must be a learning rate such as 0.01, got {text.describe(update)}.")
-    if _VARIABLES not in wrt:
-        raise ValueError(f"{_API}: wrt must have 'variables' for an update, got {text.quoted(wrt)}.")
+    if not (is_number and 0.0 < update < math.inf) and not (isinstance(update, str) and _NAME.fullmatch(update)):
+        wrong = ValueError if is_number or isinstance(update, str) else TypeError
+        raise wrong(
+            f"{_API}: update must be a learning rate such as 0.01, or the name of a new input for it such as "
+            f"'learning_rate', got {text.describe(update)}."
+        )
 
 
 @contextlib.contextmanager
@@ -341,15 +393,15 @@ class _Gradients:
     wrt: list[str]
     inner: dict[str, list[str]]  # The values inside that are outputs, and those that are given.
     loss: str | None
-    update: float | None
+    training: Training
     rules: RuleTable | None
     names: bool  # Whether messages need the names of the model's ops, which make the file a tenth larger.
     inputs: dict[str, _Described] = field(default_factory=dict)
     outputs: dict[str, _Described] = field(default_factory=dict)
-    weights: dict[str, _Described] = field(default_factory=dict)  # The updated variables.
-    variables: dict[str, tf.Variable] = field(default_factory=dict)  # By the same names.
+    weights: dict[str, _Described] = field(default_factory=dict)  # What `training` trains and remembers.
     updated: list[str] = field(default_factory=list)
     unconnected: list[str] = field(default_factory=list)
+    differentiated: dict[str, tuple[str, tf.Variable]] = field(default_factory=dict)  # By the names of outputs.
 
     def trace(self, function: Any, path: pathlib.Path) -> Any:
         """The function of the new signature, a ConcreteFunction."""
@@ -360,7 +412,7 @@ class _Gradients:
         inner = list(
             dict.fromkeys(key for keys in (self.wrt, *self.inner.values()) for key in keys if key.startswith(_INNER))
         )
-        self._check_names("wrt", "inputs", [key for key in self.wrt if key not in (_VARIABLES, *inner)], specs)
+        variables = self._chosen_variables(specs, function.trainable_variables)
         if self.loss is not None and not results[self.of[0]].dtype.is_floating:
             raise TypeError(f"{_API}: of must be an output of real numbers for a loss, got {self.of[0]!r}.")
         self.inputs.update((key, _described(spec, "input")) for key, spec in specs.items())
@@ -393,16 +445,49 @@ class _Gradients:
             if self.loss is not None:
                 ys, dys = [_LOSSES[self.loss](ys[0], dys[0])], []
                 outputs[_add(self.outputs, "loss", ys[0], "loss")] = ys[0]
-            return outputs | self._differentiate(ys, dys, inputs | hidden, function.trainable_variables)
+            return outputs | self._differentiate(ys, dys, inputs | hidden, variables)
 
-        all_specs = sorted({**specs, **upstream, **given}.items())
-        named = {key: tf.TensorSpec(spec.shape, spec.dtype, key) for key, spec in all_specs}
-        return tf.function(gradients, autograph=False).get_concrete_function(**named)
+        traced = concrete(gradients, {**specs, **upstream, **given})
+        return self._trained(traced) if self.training.optimizer or self.training.as_arguments else traced
 
-    def _check_names(self, argument: str, what: str, names: list[str], known: Mapping[str, Any]) -> None:
+    def _chosen_variables(self, specs: Mapping[str, Any], trainable: Sequence[Any]) -> list[tuple[str, Any]]:
+        """The variables that `wrt` names, by their names."""
+        named = [(variable.name.removesuffix(":0"), variable) for variable in trainable]
+        patterns = [key for key in self.wrt if key not in specs and not key.startswith(_INNER)]
+        if _VARIABLES in patterns and not named:
+            raise ValueError(
+                f"{_API}: wrt must not have 'variables', because '{self.signature}' reads no trainable ones. Leave it "
+                "out."
+            )
+        unknown = [
+            key for key in patterns if key != _VARIABLES and not fnmatch.filter((name for name, _ in named), key)
+        ]
+        self._check_names("wrt", "inputs", [key for key in self.wrt if key in specs or key in unknown], specs, named)
+        for option, wanted in {
+            "an update": self.training.optimizer,
+            "state='arguments'": self.training.as_arguments,
+        }.items():
+            if wanted and not patterns:
+                raise ValueError(
+                    f"{_API}: wrt must have 'variables', or names of some, for {option}, got {text.quoted(self.wrt)}."
+                )
+        return [
+            (name, variable)
+            for name, variable in named
+            if any(key == _VARIABLES or fnmatch.fnmatchcase(name, key) for key in patterns)
+        ]
+
+    def _check_names(
+        self, argument: str, what: str, names: list[str], known: Mapping[str, Any], variables: Sequence[Any] = ()
+    ) -> None:
         unknown = [name for name in names if name not in known]
         if unknown:
-            others = ", 'variables' and, for a value inside, 'inner:NAME'" if argument == "wrt" else ""
+            others = ""
+            if argument == "wrt":
+                some = ", ".join([repr(name) for name, _ in variables[:_SHOWN]] + ["..."] * (len(variables) > _SHOWN))
+                others = (
+                    f"; 'variables'{some and f', or a pattern for these: {some}'}; or 'inner:NAME' for a value inside"
+                )
             raise ValueError(
                 f"{_API}: {argument} must name {what} of '{self.signature}', which has {text.quoted(sorted(known))}"
                 f"{others}, got {text.quoted(unknown)}."
@@ -415,12 +500,15 @@ class _Gradients:
                 )
 
     def _differentiate(
-        self, ys: list[tf.Tensor], dys: list[tf.Tensor], inputs: Mapping[str, tf.Tensor], variables: Sequence[Any]
+        self,
+        ys: list[tf.Tensor],
+        dys: list[tf.Tensor],
+        inputs: Mapping[str, tf.Tensor],
+        variables: Sequence[tuple[str, Any]],
     ) -> dict[str, tf.Tensor]:
-        """The gradients by name. Updates variables instead, if wanted."""
-        sources: list[tuple[str, Any]] = [(key, inputs[key]) for key in self.wrt if key != _VARIABLES]
-        if _VARIABLES in self.wrt:
-            sources += [(variable.name.removesuffix(":0"), variable) for variable in variables]
+        """The gradients by name."""
+        sources: list[tuple[str, Any]] = [(key, inputs[key]) for key in self.wrt if key in inputs]
+        sources += variables
         try:
             found = tf.gradients(ys, [source for _, source in sources], dys or None, name="d") if sources else []
         except LookupError as error:
@@ -434,21 +522,15 @@ class _Gradients:
             is_variable, name = isinstance(source, tf.Variable), name.removeprefix(_INNER)
             if gradient is None:
                 (self.unconnected if is_variable else missing).append(name)
-            elif is_variable and self.update is not None:
-                source.assign_sub(tf.cast(self.update, gradient.dtype) * gradient)
-                self.variables[_add(self.weights, name, source, f"value of {name}")] = source
-                self.updated.append(name)
-            else:
-                dense = tf.convert_to_tensor(gradient)  # Of a tf.gather it is sparse.
-                dense.set_shape(source.shape)
-                gradients[_add(self.outputs, f"d_{name}", source, f"gradient of {name}")] = dense
-        if _VARIABLES in self.wrt and not variables:
-            raise ValueError(
-                f"{_API}: wrt must not have 'variables', because '{self.signature}' reads no trainable ones. Leave it "
-                "out."
-            )
-        if _VARIABLES in self.wrt and len(self.unconnected) == len(variables):
-            missing.append(_VARIABLES)
+                continue
+            dense = tf.convert_to_tensor(gradient)  # Of a tf.gather it is sparse.
+            dense.set_shape(source.shape)
+            key = _add(self.outputs, f"d_{name}", source, f"gradient of {name}")
+            gradients[key] = dense
+            if is_variable:
+                self.differentiated[key] = name, source
+        if variables and len(self.unconnected) == len(variables):
+            missing += [key for key in self.wrt if key not in inputs]
         if missing:
             raise ValueError(
                 f"{_API}: of must depend on wrt, got no gradient of {text.quoted(self.of)} with respect to "
@@ -456,6 +538,30 @@ class _Gradients:
                 "or StopGradient."
             )
         return gradients
+
+    def _trained(self, function: Any) -> Any:
+        """The function with a step of the training, or with the variables as arguments."""
+        training, outputs = self.training, dict[str, str]()
+        if isinstance(training.rate, str):
+            if training.rate in self.inputs:
+                raise ValueError(
+                    f"{_API}: update must be the name of a new input, got {training.rate!r}, which the signature has "
+                    "already. Choose another name."
+                )
+            self.inputs[training.rate] = "float32", (), "learning rate"
+        for output, (name, variable) in self.differentiated.items():
+            if training.optimizer:
+                del self.outputs[output]
+                self.updated.append(name)
+            key = unused(_identifier(name), [*self.inputs, *self.outputs, *self.weights])
+            self.weights[key] = _described(variable, f"value of {name}")
+            training.weights[key], outputs[key] = variable, output
+        for key, meaning in training.add_slots([*self.inputs, *self.outputs]).items():
+            self.weights[key] = _described(training.slots[key], meaning)
+        if training.as_arguments:
+            self.inputs |= self.weights
+            self.outputs |= self.weights if training.optimizer else {}
+        return training.step_of(function, outputs)
 
 
 def _of_the_shape(key: str, tensor: tf.Tensor, of: str, y: tf.Tensor) -> tf.Tensor:
@@ -475,9 +581,13 @@ def _of_the_shape(key: str, tensor: tf.Tensor, of: str, y: tf.Tensor) -> tf.Tens
 
 def _add(known: dict[str, _Described], wanted: str, spec: Any, meaning: str) -> str:
     """Adds a tensor under a name that a C program can write, and returns the name."""
-    name = unused(re.sub(r"\W", "_", wanted, flags=re.ASCII), known)
+    name = unused(_identifier(wanted), known)
     known[name] = _described(spec, meaning)
     return name
+
+
+def _identifier(name: str) -> str:
+    return re.sub(r"\W", "_", name, flags=re.ASCII)
 
 
 def _described(spec: Any, meaning: str) -> _Described:

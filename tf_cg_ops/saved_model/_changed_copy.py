@@ -46,11 +46,12 @@ def write_changed_copy(
     change: Callable[[Any, pathlib.Path], bool],
     check: bool,
     gradients: bool = False,
+    complete: Callable[[pathlib.Path], None] = lambda _: None,
 ) -> tuple[str, str, list[Comparison] | None]:
     """Applies `change` to the SavedModel, and writes the copy if its values are the same.
 
-    `change` gets the meta graphs and the source, and returns whether it changed anything. If it fails, nothing is
-    written.
+    `change` gets the meta graphs and the source, and returns whether it changed anything. `complete` gets the folder of
+    a changed copy, to change other files. If one fails, nothing is written.
     Returns what Copied holds: both paths, and the comparisons of values and perhaps of gradients.
     """
     source, target = to_path(api, "source", source), to_path(api, "target", target)
@@ -69,7 +70,7 @@ def write_changed_copy(
         # Next to the target, where renaming is atomic. If anything fails, the folder is removed.
         with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
             staged = pathlib.Path(folder) / target.name
-            _copy(api, source, staged, proto if is_changed else None)
+            _copy(api, source, staged, proto if is_changed else None, complete)
             comparisons: list[Comparison] | None = [] if check else None
             if check and is_changed:
                 comparisons = _checked(api, source, staged, proto.meta_graphs, gradients and tapes_record)
@@ -140,7 +141,9 @@ def _has_variables(meta_graph: Any) -> bool:
     return in_objects or any(node.op in _VARIABLE_OPS for node in meta_graph.graph_def.node)
 
 
-def _copy(api: str, source: pathlib.Path, target: pathlib.Path, proto: Any) -> None:
+def _copy(
+    api: str, source: pathlib.Path, target: pathlib.Path, proto: Any, complete: Callable[[pathlib.Path], None]
+) -> None:
     """Copies all files, with the graphs of `proto` unless it is None. Links become copies."""
     replaced = {*GRAPH_FILES, _FINGERPRINT} if proto else set()
 
@@ -158,6 +161,7 @@ def _copy(api: str, source: pathlib.Path, target: pathlib.Path, proto: Any) -> N
     if proto is None:
         return
     (target / GRAPH_FILES[0]).write_bytes(proto.SerializeToString(deterministic=True))
+    complete(target)
     if (source / _FINGERPRINT).exists():
         try:
             tf_internal.write_fingerprint(str(target))

@@ -58,7 +58,7 @@ def compare(
 ) -> list[Comparison]:
     """Compares the values and gradients of two SavedModels, for all signatures and the functions of all objects.
 
-    Use it after any change to a SavedModel.
+    Use it after any change to a SavedModel, or to see how far a LiteRT (TensorFlow Lite) file is from it.
 
     >>> import tempfile
     >>> import tensorflow as tf
@@ -78,20 +78,26 @@ def compare(
     why: the inputs are refused, a gradient is missing, or results change each time or are not values. Functions that
     run while a model is loaded, for example to fill a table, are only compared through what uses the table.
 
+    If `b` is a LiteRT file, the outputs of each of its signatures are compared with those of the same signature, in
+    steps of their quantizers. Pass inputs from your data, because quantizers are made for those. Numbers go into and
+    come out of the comparison as floating-point numbers, also where LiteRT takes and returns integers.
+
     Args:
       a: The folder of a SavedModel.
-      b: The folder of another one.
+      b: The folder of another one, or a LiteRT file.
       inputs: A dict from signatures to dicts from arguments to Tensors, or to what converts to the dtypes of the
         signature. Missing arguments are made up. If there are several meta graphs, each takes the signatures it has.
 
     Returns:
-      A list of Comparison.
+      A list of Comparison. For a LiteRT file, a list of LiteComparison: for each signature its outputs, and the
+      tensors that stayed float.
 
     Raises:
       FileNotFoundError: A folder is not a SavedModel.
-      NotADirectoryError: A path is a file.
+      NotADirectoryError: A path is a file, and `b` is no LiteRT file.
       TypeError: An argument has the wrong type.
-      ValueError: A SavedModel cannot be read or loaded; `inputs` has a signature or an argument that `a` does not have.
+      ValueError: A model cannot be read or loaded; `inputs` has a signature or an argument that `a` does not have; a
+        LiteRT file has no signature.
     """
     paths = to_path(_API, "a", a), to_path(_API, "b", b)
     inputs = {} if inputs is None else inputs
@@ -99,8 +105,13 @@ def compare(
         raise TypeError(
             f"{_API}: inputs must be a dict of dicts, {{signature: {{argument: value}}}}, got {text.describe(inputs)}."
         )
+    from . import _compare_lite  # It needs this module.
+
+    if _compare_lite.is_lite_model(paths[0]):
+        raise ValueError(f"{_API}: a must be a SavedModel, got the LiteRT file '{paths[0]}'. Pass the file as b.")
+    is_lite = _compare_lite.is_lite_model(paths[1])
     with outside_of_functions() as tapes_record:
-        meta_graphs, _ = (read_saved_model(_API, path).meta_graphs for path in paths)
+        meta_graphs, *_ = (read_saved_model(_API, path).meta_graphs for path in paths[: 1 if is_lite else 2])
         known = {
             f"{name}/{argument}" for m in meta_graphs for name, s in m.signature_def.items() for argument in s.inputs
         }
@@ -110,6 +121,8 @@ def compare(
                 f"{_API}: inputs must be for SIGNATURE/ARGUMENT in {text.quoted(sorted(known)) or 'no signature'}, got "
                 f"{text.quoted(sorted(unknown))}. Name signatures and their arguments as the first model does."
             )
+        if is_lite:
+            return _compare_lite.compare_with_lite(_API, *paths, inputs)
         first, second = (run_model(_API, path, meta_graphs, inputs, gradients=tapes_record) for path in paths)
         return compare_results(
             first, second, lambda: run_model(_API, paths[0], meta_graphs, inputs, gradients=tapes_record)

@@ -12,6 +12,7 @@ from tf_cg_ops._src.core import tf_internal
 from . import _compare, _inputs
 from ._compare import VALUES, Comparison, run_function
 from ._graphs import reason_of
+from ._training import Training
 
 IN_LITE = "values in LiteRT"
 # Rounding is by far smaller, and errors are by far larger. An output that is zero but for rounding is compared with a
@@ -21,36 +22,44 @@ _TOLERANCE, _FRACTION = 1e-2, 1e-2
 _DRAWS = 3
 
 
-def compare_in_lite(
-    api: str, name: str, function: Any, content: bytes, variables: Mapping[str, tf.Variable]
-) -> Comparison:
+def compare_in_lite(api: str, name: str, function: Any, content: bytes, training: Training) -> Comparison:
     """Compares a concrete function with the signature "function" of a LiteRT model, for random inputs.
 
     Args:
       api: The function that the user called, for messages.
       name: What the user calls the function.
       function: The concrete function of Tensors.
-      content: The LiteRT model. If the function changes variables, it has a signature "weights" that returns them.
-      variables: The variables that the function changes, by their names in "weights".
+      content: The LiteRT model. If the function changes variables, it has signatures "weights" and "set_weights".
+      training: What the function trains. Values that are arguments are those of its variables.
 
     Raises:
       RuntimeError: LiteRT fails, or its results differ. The message names the output that differs most.
     """
     if tf_internal.custom_ops_of_lite_model(content):
         return Comparison(name, IN_LITE, _compare.NOT_COMPARED, None, "this LiteRT does not include TensorFlow's ops")
-    runs = (size for size in _inputs.SIZES if not isinstance(run_function(function, {}, size, VALUES), str))
+    with training.for_a_check():
+        return _compared(api, name, function, content, training)
+
+
+def _compared(api: str, name: str, function: Any, content: bytes, training: Training) -> Comparison:
+    values = {key: variable.numpy() for key, variable in training.variables.items()}
+    given, before = (values, {}) if training.as_arguments else ({}, values if training.optimizer else {})
+    positions = {key: _position(training.variables[key], function.variables) for key in before}
+    runs = (size for size in _inputs.SIZES if not isinstance(run_function(function, given, size, VALUES), str))
     size = next(runs, _inputs.SIZES[0])
-    before = {key: variable.numpy() for key, variable in variables.items()}
-    positions = {key: _position(variable, function.variables) for key, variable in variables.items()}
     for seed in range(_DRAWS):
-        inputs = _inputs.generate(function.structured_input_signature[1], size, seed)
-        values = run_function(function, inputs, size, VALUES)
-        if isinstance(values, str):
-            return Comparison(name, IN_LITE, _compare.NOT_COMPARED, None, f"TensorFlow {values}")
-        first = {key: x for key, x in values.items() if key.startswith("output ") and x.dtype != object}
-        first |= {f"step of {key}": values[f"variable {i}"] - before[key] for key, i in positions.items()}
-        second = _run_in_lite(api, content, {key: x.numpy() for key, x in inputs.items()}, before)
-        rounding = {f"step of {key}": 2 * np.spacing(np.max(np.abs(x), initial=0.0)) for key, x in before.items()}
+        generated = _inputs.generate(function.structured_input_signature[1], size, seed)
+        inputs = {key: x.numpy() for key, x in generated.items()} | given
+        results = run_function(function, inputs, size, VALUES)
+        if isinstance(results, str):
+            return Comparison(name, IN_LITE, _compare.NOT_COMPARED, None, f"TensorFlow {results}")
+        first = {key: x for key, x in results.items() if key.startswith("output ") and x.dtype != object}
+        first |= {f"step of {key}": results[f"variable {i}"] - before[key] for key, i in positions.items()}
+        second = _run_in_lite(api, content, inputs, before)
+        rounding = {
+            f"step of {key}": 2 * np.spacing(np.max(np.abs(x), initial=0.0).astype(np.float32))
+            for key, x in before.items()
+        }
         difference, key = _difference(first, second, rounding)
         if difference <= _TOLERANCE:
             return Comparison(name, IN_LITE, _compare.ROUNDING, difference, key)
@@ -73,6 +82,8 @@ def _run_in_lite(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # It recommends another package with the same interpreter.
             interpreter = tf.lite.Interpreter(model_content=content)
+        if before:
+            interpreter.get_signature_runner("set_weights")(**before)
         results = {f"output {key}": x for key, x in interpreter.get_signature_runner("function")(**inputs).items()}
         after = interpreter.get_signature_runner("weights")() if before else {}
     except (RuntimeError, ValueError) as error:

@@ -171,6 +171,24 @@ def _windows_of_pool(op: Any, image: tf.TensorShape) -> _Windows | None:
     return _Windows.of(op, image, kernel) if batch == channels == 1 else None
 
 
+def _resize_gradient(op: Any, dy: tf.Tensor, _: tf.Tensor) -> Any:
+    """A resize multiplies rows and columns by matrices, and its gradient by their transposes."""
+    size, new_size, channels = op.outputs[0].shape[1:3], dy.shape[1:3], dy.shape[3]
+    if None in (*size, *new_size, channels):
+        return None
+    options = {key: op.get_attr(key) for key in ("align_corners", "half_pixel_centers")}
+    resize = getattr(tf.raw_ops, op.type.removesuffix("Grad"))
+
+    def back(x: tf.Tensor, length: int, old_length: int) -> tf.Tensor:
+        with tf.init_scope():  # What the resize makes of each unit vector.
+            units = tf.reshape(tf.eye(old_length), [old_length, old_length, 1, 1])
+            matrix = tf.reshape(resize(images=units, size=[length, 1], **options), [old_length, length]).numpy()
+        return tf.matmul(matrix, x)
+
+    rows = back(tf.reshape(dy, [-1, new_size[0], new_size[1] * channels]), new_size[0], size[0])
+    return tf.reshape(back(tf.reshape(rows, [-1, new_size[1], channels]), new_size[1], size[1]), [-1, *size, channels])
+
+
 def _batch_norm(
     op: Any, x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor
 ) -> Any:
@@ -254,6 +272,9 @@ def _sum(op: Any, x: tf.Tensor, axes: tf.Tensor) -> Any:
     if known is None:
         return None
     sizes = tf.unstack(tf.shape(x))
+    if x.op.type == "Reshape" and -1 not in (tf.get_static_value(x.op.inputs[1], partial=True) or ()):
+        # Without the tensor of so many axes, which the newer runtime of LiteRT does not load.
+        x, sizes = x.op.inputs[0], tf.unstack(tf.cast(x.op.inputs[1], tf.int32))
     summed = {int(axis) % rank for axis in np.ravel(known)}
     for axis in summed:
         before, after = (tf.reduce_prod(tf.stack([1, *part])) for part in (sizes[:axis], sizes[axis + 1 :]))
@@ -303,6 +324,7 @@ COMPOSITIONS: dict[str, Callable[..., Any]] = {
     "DepthwiseConv2dNativeBackpropInput": _depthwise_input_gradient,
     "MaxPoolGrad": _max_pool_gradient,
     "AvgPoolGrad": _average_pool_gradient,
+    **dict.fromkeys(["ResizeNearestNeighborGrad", "ResizeBilinearGrad"], _resize_gradient),
     **dict.fromkeys(["FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"], _batch_norm),
     **dict.fromkeys(["FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"], _batch_norm_gradient),
     "SoftmaxCrossEntropyWithLogits": _cross_entropy,

@@ -59,7 +59,7 @@ from tensorflow.python.framework.composite_tensor_gradient import get_flat_tenso
 from tensorflow.python.framework.composite_tensor_gradient import replace_flat_tensors_for_gradients
 
 # The format of a LiteRT model. The public interfaces run it, or print it as text.
-from tensorflow.lite.python import schema_py_generated as _lite_schema
+from tensorflow.lite.python import schema_py_generated as lite_schema
 
 # Finds gradient functions.
 from tensorflow.python.framework import ops
@@ -119,6 +119,9 @@ from tensorflow.python.saved_model.nested_structure_coder import decode_proto, e
 
 # Reads the proto of a SavedModel. The public interface changes it by loading it into graphs.
 from tensorflow.python.saved_model.loader_impl import parse_saved_model
+
+# What a checkpoint says about its objects. TensorFlow writes it from objects alone.
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 # Writes the fingerprint of saved_model.pb: a changed file needs a new one.
 from tensorflow.python.saved_model.fingerprinting_utils import write_fingerprint
@@ -602,5 +605,5 @@ def call_trace(trace: Any, *tensors: Any) -> Any:
 # The operators of a model are numbers, and have a name only if they are not built in.
 def custom_ops_of_lite_model(content: bytes) -> list[str]:
     """The names of the ops in a LiteRT model that are not built into LiteRT."""
-    model = _lite_schema.ModelT.InitFromPackedBuf(content, 0)
+    model = lite_schema.ModelT.InitFromPackedBuf(content, 0)
     return [tf.compat.as_str(code.customCode) for code in model.operatorCodes if code.customCode]

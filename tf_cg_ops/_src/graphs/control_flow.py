@@ -142,10 +142,8 @@ def _copy_loop(
 
     def copied_body(*loop_vars: Any) -> list[Any]:
         outputs = run(body, loop_vars)
-        for before, after in zip(body.inputs, outputs, strict=True):
-            after.set_shape(
-                before.shape
-            )  # TensorFlow can know less about a copy, or about a loop of tf.vectorized_map.
+        for i in varying:  # TensorFlow can know less about a copy, or about a loop of tf.vectorized_map.
+            outputs[i].set_shape(body.inputs[i].shape)
         return [*(number + 1 for number in loop_vars[: len(counter)]), *(outputs[i] for i in varying)]
 
     outputs = tf.while_loop(

@@ -17,6 +17,13 @@ carriers: list[Callable[[Any, Any, "GraphCopy"], None]] = []
 
 _ORIGINAL = "_tf_cg_ops_original"
 
+# What a read of a variable is if its value stands for its handle.
+READS: dict[str, Callable[..., Any]] = {
+    "ReadVariableOp": lambda op, value: tf.identity(value),
+    "ResourceGather": lambda op, value, indices: tf.gather(value, indices, batch_dims=op.get_attr("batch_dims")),
+    "VariableShape": lambda op, value: tf.shape(value, op.get_attr("out_type")),
+}
+
 # Attributes that depend on the old graph.
 _ATTRIBUTES_OF_THE_PLACE = frozenset(["_class", "_output_shapes"])
 
@@ -25,7 +32,8 @@ class GraphCopy:
     """A copy of part of a graph.
 
     Args:
-      values: Pairs of a tensor of the old graph and the tensor that replaces it. Copying stops at these.
+      values: Pairs of a tensor of the old graph and the tensor that replaces it. Copying stops at these. For the handle
+        of a variable it can be a value, which is what the copies of its reads are then.
       replace: Gives the new outputs of an op, or None to copy it.
       pure: Whether to leave out side effects, and the order of ops that have them.
       is_ordered: Whether the default graph orders ops with side effects by itself, so that the order is not copied.
@@ -149,6 +157,8 @@ class GraphCopy:
 
     def copy_op(self, op: Any, inputs: list[tf.Tensor]) -> Sequence[tf.Tensor]:
         """Copies one op without asking `replace`; returns its outputs."""
+        if op.type in READS and inputs[0].dtype != tf.resource:
+            return [READS[op.type](op, *inputs)]
         if op.type in control_flow.TYPES:
             scope = op.name.rpartition("/")[0] if self._names and op.type not in control_flow.CALLS else ""
             with tf.name_scope(f"{scope}/") if scope else contextlib.nullcontext():
