@@ -468,14 +468,10 @@ class FakeQuant(_Layer):
     as in `tf_cg_ops.fake_quant`.
 
     Args:
-      bits: From 2 to 16; LiteRT's converter reads up to 8.
+      bits: From 2 to 16. This and the other arguments of `tf_cg_ops.fake_quant` are described there.
       axis: The dimension of the channels, for one scale per channel. By default all have one scale.
-      zero_point: The level that stands for 0. With 8 bits, -128 is the one for values that are never negative.
-      narrow_range: Whether to leave out the lowest level, as LiteRT wants it for weights.
-      rounding: `"up"` or `"even"`, as in `tf_cg_ops.fake_quant`.
       scale: `"learned"` or `"calibrated"`.
       momentum: How much of the moving average each batch keeps, from 0 to 1.
-      gradient_factor: Multiplies the gradient of the scale.
       **kwargs: Arguments of every layer: `name`, `dtype`.
 
     Call arguments:
@@ -505,7 +501,7 @@ class FakeQuant(_Layer):
         options = Options.of(self._api, bits, zero_point, narrow_range, axis, rounding, gradient_factor)
         if scale not in ("learned", "calibrated"):
             raise ValueError(f"{self._api}: scale must be 'learned' or 'calibrated', got {text.describe(scale)}.")
-        if not isinstance(momentum, (int, float)) or not 0 <= momentum <= 1:
+        if not isinstance(momentum, (int, float, np.number)) or not 0 <= momentum <= 1:
             raise ValueError(f"{self._api}: momentum must be a number from 0 to 1, got {text.describe(momentum)}.")
         arguments = {"bits": bits, "axis": axis, "zero_point": zero_point, "narrow_range": narrow_range}
         how = {"rounding": rounding, "scale": scale, "momentum": momentum, "gradient_factor": gradient_factor}
