@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, text
-from tf_cg_ops._src.core.convert import to_axis, to_bool, to_real
+from tf_cg_ops._src.core.convert import to_axis, to_bool, to_real, to_tensors
 from tf_cg_ops._src.core.types import Axis, Structure, TensorLike
 from tf_cg_ops._src.embed_gradient.api import embed
 from tf_cg_ops._src.keras.registration import argument_from_config, function_config
@@ -537,7 +537,7 @@ class FakeQuant(_Layer):
 
     def call(self, inputs: TensorLike, training: bool | None = None) -> tf.Tensor:
         """Rounds the inputs."""
-        inputs = tf.convert_to_tensor(inputs)
+        [inputs] = to_tensors(self._api, ["inputs"], [inputs])
         is_moved = training and self.trainable
         if is_moved:
             self._measure(tf.cast(inputs, tf.float32))
