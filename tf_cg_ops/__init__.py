@@ -4,6 +4,7 @@ Begin with one of these. `help` of each shows an example first.
 
 - `custom_gradient`: a function that returns its value together with its gradient function.
 - `straight_through`: a rounding, sign or spike that you can train through.
+- `fake_quant`: weights and activations rounded as an int8 model rounds them.
 - `embed_gradient`: a value and its derivative, both as Tensors.
 - `recompute_grad` and `scan`: training in less memory.
 - `numpy_function` and `implicit_root`: gradients of Python code and of what a solver finds.
@@ -39,6 +40,7 @@ from tf_cg_ops._src.memory.recompute_grad import recompute_grad as recompute_gra
 from tf_cg_ops._src.memory.scan import scan as scan
 from tf_cg_ops._src.memory.while_loop import while_loop as while_loop
 from tf_cg_ops._src.ready_made.clip import clip_gradient as clip_gradient
+from tf_cg_ops._src.ready_made.fake_quant import fake_quant as fake_quant
 from tf_cg_ops._src.ready_made.implicit_root import implicit_fixed_point as implicit_fixed_point
 from tf_cg_ops._src.ready_made.implicit_root import implicit_minimum as implicit_minimum
 from tf_cg_ops._src.ready_made.implicit_root import implicit_root as implicit_root
@@ -73,6 +75,7 @@ __all__ = [
     "custom_jvp",
     "custom_vjp",
     "embed_gradient",
+    "fake_quant",
     "grad_pass_through",
     "implicit_fixed_point",
     "implicit_minimum",

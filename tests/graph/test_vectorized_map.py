@@ -289,6 +289,7 @@ OF_A_MEMBER = {
     "custom_jvp": squared,
     "recompute_grad": cg.recompute_grad(lambda x: tf.sin(x) * x),
     "clip_gradient": lambda x: cg.clip_gradient(x, norm=0.5),
+    "fake_quant": lambda x: tf.cast(cg.fake_quant(tf.cast(x, tf.float32), [0.5, 2.0], axis=0), tf.float64),
     "straight_through": cg.straight_through(tf.round),
 }
 # TensorFlow also runs the first member of these alone, which a batch of none does not have.

@@ -80,6 +80,7 @@ CALLS = {
     "reverse_gradient by a schedule": lambda x: cg.reverse_gradient(x, factor=x),
     "scale_gradient": lambda x: cg.scale_gradient(x, 0.5),
     "watch_gradient": lambda x: cg.watch_gradient(x, "x", check_numerics=True),
+    "fake_quant": lambda x: cg.fake_quant(x, tf.constant([0.5, 0.25, 2.0]), bits=4, axis=-1),
     "clip_gradient": lambda x: cg.clip_gradient({"x": [x]}, norm=1.5)["x"][0],
 }
 

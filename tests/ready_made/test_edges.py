@@ -146,6 +146,12 @@ ROWS = {
         f"linear.{name}": halved(lambda x, solve=solve: solve(lambda u: u / tf.constant(FACTOR, u.dtype), x), **SOLVED)
         for name, solve in {"cg": cg.linear.cg, "gmres": cg.linear.gmres}.items()
     },
+    "fake_quant": Row(
+        lambda x: cg.fake_quant(x, FACTOR),
+        lambda x, dy: np.where((x >= -64) & (x <= 63.5), dy, 0),
+        lambda x: np.clip(np.floor(2 * x + 0.5), -128, 127) / 2,
+        REAL,
+    ),
     **{f"straight_through {name}": surrogate(name, function) for name, function in SURROGATES.items()},
     "rules.built_in": rule(cg.rules.built_in, lambda dy: FACTOR * dy),
     "rules.clip": rule(cg.rules.clip(norm=1.0), lambda dy: shrink(FACTOR * dy)),

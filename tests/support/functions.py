@@ -248,6 +248,14 @@ READY_MADE = {
         lambda x: cg.clip_gradient(x**2, value=2.0),
         lambda x, dy: (x**2, 2 * x * clipped(dy), 2 * clipped(dy) * dy),
     ),
+    "fake_quant": Case(
+        lambda x: cg.fake_quant(x**2, 0.25, bits=4),
+        lambda x, dy: (
+            np.minimum(np.floor(4 * x**2 + 0.5) / 4, 1.75),
+            np.where(x**2 <= 1.75, 2 * x * dy, 0),
+            np.where(x**2 <= 1.75, 2 * dy**2, 0),
+        ),
+    ),
     "straight_through": Case(
         cg.straight_through(tf.round, "fast_sigmoid", slope=2.0),
         lambda x, dy: (

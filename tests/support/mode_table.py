@@ -68,6 +68,7 @@ COLUMNS = {
         "scale_gradient",
         "clip_gradient",
         "watch_gradient",
+        "fake_quant",
         "straight_through",
     ],
 }
@@ -188,7 +189,7 @@ def page(version, cells):
         "`numpy_function`.",
         "",
         "The last column, `ready-made`, has the gradients that you need not write yourself: `reverse_gradient`,",
-        "`scale_gradient`, `clip_gradient`, `watch_gradient` and `straight_through`. `saved_model` stands for `strip`, `adopt` and",
+        "`scale_gradient`, `clip_gradient`, `watch_gradient`, `fake_quant` and `straight_through`. `saved_model` stands for `strip`, `adopt` and",
         "`override`, and `implicit_root` also for its two relatives.",
         "",
         f"The test suite wrote this table on a CPU, with TensorFlow {version};",

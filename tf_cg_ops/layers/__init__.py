@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tf_cg_ops._src.layers.identity import (
         ClipGradient,
         EmbedGradient,
+        FakeQuant,
         ReverseGradient,
         ScaleGradient,
         StraightThrough,
@@ -21,13 +22,21 @@ if TYPE_CHECKING:
     )
     from tf_cg_ops._src.layers.recompute import Recompute
 else:
-    ClipGradient, EmbedGradient, Recompute, ReverseGradient, ScaleGradient, StraightThrough, WatchGradient = layers_of(
-        tf.keras.layers.Layer.__module__.partition(".")[0]
-    )
+    (
+        ClipGradient,
+        EmbedGradient,
+        FakeQuant,
+        Recompute,
+        ReverseGradient,
+        ScaleGradient,
+        StraightThrough,
+        WatchGradient,
+    ) = layers_of(tf.keras.layers.Layer.__module__.partition(".")[0])
 
 __all__ = [
     "ClipGradient",
     "EmbedGradient",
+    "FakeQuant",
     "Recompute",
     "ReverseGradient",
     "ScaleGradient",

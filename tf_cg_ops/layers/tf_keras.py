@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from tf_cg_ops.layers import (
         ClipGradient,
         EmbedGradient,
+        FakeQuant,
         Recompute,
         ReverseGradient,
         ScaleGradient,
@@ -15,13 +16,21 @@ if TYPE_CHECKING:
         WatchGradient,
     )
 else:
-    ClipGradient, EmbedGradient, Recompute, ReverseGradient, ScaleGradient, StraightThrough, WatchGradient = layers_of(
-        "tf_keras"
-    )
+    (
+        ClipGradient,
+        EmbedGradient,
+        FakeQuant,
+        Recompute,
+        ReverseGradient,
+        ScaleGradient,
+        StraightThrough,
+        WatchGradient,
+    ) = layers_of("tf_keras")
 
 __all__ = [
     "ClipGradient",
     "EmbedGradient",
+    "FakeQuant",
     "Recompute",
     "ReverseGradient",
     "ScaleGradient",

@@ -111,6 +111,7 @@ from tensorflow.python.ops.gradients_util import PossibleTapeGradientTypes as po
 from tensorflow.python.ops.parallel_for.pfor import ConversionNotImplementedError
 from tensorflow.python.ops.parallel_for.pfor import RegisterPFor
 from tensorflow.python.ops.parallel_for.pfor import _fallback_converter
+from tensorflow.python.ops.parallel_for.pfor import _pfor_converter_registry as pfor_converters
 from tensorflow.python.ops.parallel_for.pfor import wrap as wrap_for_pfor
 
 # Read and write the structure of what a saved function takes and returns. Only SavedModels' own code can.

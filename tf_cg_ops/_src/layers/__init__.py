@@ -10,6 +10,7 @@ from tf_cg_ops._src.layers import identity, recompute
 _LAYERS: tuple[Any, ...] = (
     identity.ClipGradient,
     identity.EmbedGradient,
+    identity.FakeQuant,
     recompute.Recompute,
     identity.ReverseGradient,
     identity.ScaleGradient,

@@ -9,12 +9,13 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, text
-from tf_cg_ops._src.core.convert import to_axis, to_bool, to_real
+from tf_cg_ops._src.core.convert import to_axis, to_bool, to_real, to_tensors
 from tf_cg_ops._src.core.types import Axis, Structure, TensorLike
 from tf_cg_ops._src.embed_gradient.api import embed
 from tf_cg_ops._src.keras.registration import argument_from_config, function_config
 from tf_cg_ops._src.ready_made import loss_scale as loss_scales
 from tf_cg_ops._src.ready_made.clip import clipped, only_limit, to_limit
+from tf_cg_ops._src.ready_made.fake_quant import Options, quantized
 from tf_cg_ops._src.ready_made.scale import scaled
 from tf_cg_ops._src.ready_made.straight_through import DERIVATIVES, with_surrogate
 from tf_cg_ops._src.ready_made.watch import check_arguments, watched
@@ -441,3 +442,118 @@ class StraightThrough(_Layer):
     def call(self, inputs: TensorLike) -> tf.Tensor:
         """Applies the function."""
         return self._apply(inputs)
+
+
+class FakeQuant(_Layer):
+    """Rounds its input as an int8 model does, to multiples of a scale that the layer learns or measures.
+
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops as cg
+    >>> layer = cg.layers.FakeQuant(bits=4, scale="calibrated")
+    >>> layer(tf.constant([0.3, -0.9, 3.5]), training=True).numpy().tolist(), float(layer.scale.numpy())
+    ([0.5, -1.0, 3.5], 0.5)
+    >>> layer(tf.constant([0.3, -0.9, 9.0])).numpy().tolist()
+    [0.5, -1.0, 3.5]
+
+    It is `tf_cg_ops.fake_quant` as a layer, with the same formula, shapes and errors. `layer.scale` is its scale. Put
+    it after the input and each activation of a model, and call it on the kernels: `docs/quantization.md` shows both.
+
+    The first call with `training=True`, such as the first step of `fit`, sets the scale, and each element of it at its
+    first batch that is not all zeros. Until then the layer returns nan in inference. A `"learned"` scale starts at
+    `2 * mean(abs(x)) / sqrt(highest level)`, and the layer trains the logarithm of the factor by which it changes. A
+    `"calibrated"` one is the moving average of the scale that just holds the batch's largest and smallest number, and
+    is not trained. If the layer is not `trainable`, the scale stays as it is.
+
+    The gradient of a learned scale is a sum over the whole input. Adam does not mind. For SGD pass a `gradient_factor`,
+    as in `tf_cg_ops.fake_quant`.
+
+    Args:
+      bits: From 2 to 16. This and the other arguments of `tf_cg_ops.fake_quant` are described there.
+      axis: The dimension of the channels, for one scale per channel. By default all have one scale.
+      scale: `"learned"` or `"calibrated"`.
+      momentum: How much of the moving average each batch keeps, from 0 to 1.
+      **kwargs: Arguments of every layer: `name`, `dtype`.
+
+    Call arguments:
+      inputs: A Tensor, or the kernel of the layer that calls this one.
+      training: Whether to set or move the scale. Keras passes it on.
+
+    Sources: Esser et al. (2020), arXiv:1902.08153, for the learned scale; Jain et al. (2020), arXiv:1903.08066, for its
+    logarithm; Jacob et al. (2018), arXiv:1712.05877, for the calibrated one.
+    """
+
+    _api = "layers.FakeQuant"
+
+    @misplaced_calls.explains(_api, "Name the options, as in layers.FakeQuant(bits=8, axis=-1).")
+    def __init__(
+        self,
+        bits: int = 8,
+        axis: int | None = None,
+        *,
+        zero_point: int = 0,
+        narrow_range: bool = False,
+        rounding: str = "up",
+        scale: str = "learned",
+        momentum: float = 0.99,
+        gradient_factor: float = 1.0,
+        **kwargs: Any,
+    ) -> None:
+        options = Options.of(self._api, bits, zero_point, narrow_range, axis, rounding, gradient_factor)
+        if scale not in ("learned", "calibrated"):
+            raise ValueError(f"{self._api}: scale must be 'learned' or 'calibrated', got {text.describe(scale)}.")
+        if not isinstance(momentum, (int, float, np.number)) or not 0 <= momentum <= 1:
+            raise ValueError(f"{self._api}: momentum must be a number from 0 to 1, got {text.describe(momentum)}.")
+        arguments = {"bits": bits, "axis": axis, "zero_point": zero_point, "narrow_range": narrow_range}
+        how = {"rounding": rounding, "scale": scale, "momentum": momentum, "gradient_factor": gradient_factor}
+        super().__init__(arguments | how, **kwargs)
+        self._options, self._is_learned, self._momentum = options, scale == "learned", momentum
+
+    def build(self, inputs_shape: Any) -> None:
+        """Makes the weights."""
+        shape, axis = tuple(inputs_shape), self._options.axis
+        if axis is not None and (not -len(shape) <= axis < len(shape) or shape[axis] is None):
+            raise ValueError(
+                f"{self._api}: axis must name a dimension of known size, got {axis} for the shape {shape} of the input."
+            )
+        is_keras3, shape = self.keras.__name__ == "keras", () if axis is None else (shape[axis],)
+        options: dict[str, Any] = {"autocast" if is_keras3 else "experimental_autocast": False}
+        options |= {"shape": shape, "initializer": "zeros", "dtype": "float32"}
+        mean = "mean" if is_keras3 else tf.VariableAggregation.MEAN
+        self._measured = self.add_weight(name="measured_scale", trainable=False, aggregation=mean, **options)
+        if self._is_learned:
+            # Not the scale itself: a step of Adam is as large as the learning rate, and a scale is often smaller.
+            self._log_factor = self.add_weight(
+                name="log_factor", constraint=lambda value: tf.clip_by_value(value, -10.0, 10.0), **options
+            )
+        super().build(inputs_shape)
+
+    @property
+    def scale(self) -> tf.Tensor:
+        """The scale as a Tensor; 0 where it is not set."""
+        if not self.built:
+            raise AttributeError(f"{self._api}: scale must be read after the first call, which makes it.")
+        measured = tf.convert_to_tensor(self._measured)
+        return measured * tf.exp(self._log_factor) if self._is_learned else measured
+
+    def call(self, inputs: TensorLike, training: bool | None = None) -> tf.Tensor:
+        """Rounds the inputs."""
+        [inputs] = to_tensors(self._api, ["inputs"], [inputs])
+        is_moved = training and self.trainable
+        if is_moved:
+            self._measure(tf.cast(inputs, tf.float32))
+        scale = self.scale
+        # A channel that only had zeros takes the largest scale. If that is 0, too, nan comes out.
+        scale = tf.where(scale > 0, scale, 1.0 if is_moved else tf.reduce_max(scale))
+        return quantized(self._api, inputs, scale, self._options)
+
+    def _measure(self, x: tf.Tensor) -> None:
+        low, high, axis = self._options.low, self._options.high, self._options.axis
+        others = None if axis is None else [i for i in range(x.shape.rank) if i != axis % x.shape.rank]
+        if self._is_learned:
+            found = 2 * tf.reduce_mean(tf.abs(x), others) / max(high, -low) ** 0.5
+        else:
+            found = tf.reduce_max(tf.maximum(x / (high or np.inf), x / (low or -np.inf)), others)
+        before = tf.convert_to_tensor(self._measured)
+        found = tf.where((found > 0) & tf.math.is_finite(found), found, before)
+        moved = before if self._is_learned else self._momentum * before + (1 - self._momentum) * found
+        self._measured.assign(tf.where(before > 0, moved, found))
