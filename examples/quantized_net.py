@@ -103,7 +103,7 @@ def run(name: str, hidden: list[keras.layers.Layer], bits: int, folder: pathlib.
     converter.optimizations = [tf.lite.Optimize.DEFAULT]  # Without data: the scales are in the model.
     (folder / "quantized.tflite").write_bytes(converter.convert())
     inputs = {"serving_default": {"image": test_images}}
-    compared: list[Any] = cg.saved_model.compare(folder / "stripped", folder / "quantized.tflite", inputs)
+    compared = cg.saved_model.compare(folder / "stripped", folder / "quantized.tflite", inputs)
     gap, floats = compared
 
     show(f"{name}: digits read by Keras", np.mean(np.argmax(logits, axis=-1) == test_labels), "at least", 0.95)

@@ -8,7 +8,6 @@ from ._adopt import AdoptReport as AdoptReport
 from ._adopt import adopt as adopt
 from ._compare import Comparison as Comparison
 from ._compare import compare as compare
-from ._compare_lite import LiteComparison as LiteComparison
 from ._inspect import EmbeddedGradient as EmbeddedGradient
 from ._inspect import inspect as inspect
 from ._override import OverrideReport as OverrideReport
@@ -22,7 +21,6 @@ __all__ = [
     "AdoptedGradient",
     "Comparison",
     "EmbeddedGradient",
-    "LiteComparison",
     "OverrideReport",
     "SignatureTensor",
     "StripReport",

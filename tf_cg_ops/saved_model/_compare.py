@@ -21,6 +21,7 @@ from ._graphs import nodes_of, outside_of_functions, raised_as_value_error, reas
 _API = "saved_model.compare"
 VALUES, GRADIENTS = "values", "gradients"
 EQUAL, ROUNDING, DIFFERENT, NOT_COMPARED = "equal, bit for bit", "equal up to rounding", "different", "not compared"
+FLOAT_TENSORS, _NAMED = "float tensors", 5  # And how many of them a line names.
 _MISSING = "does not have it"
 # By function and what it is: the arrays by name, or why there are none.
 Results: TypeAlias = dict[tuple[str, str], dict[str, np.ndarray] | str]
@@ -28,14 +29,22 @@ Results: TypeAlias = dict[tuple[str, str], dict[str, np.ndarray] | str]
 
 @dataclass(frozen=True)
 class Comparison:
-    """The values or the gradients of a signature or function in two SavedModels.
+    """The values or the gradients of a signature or function in two SavedModels, or an output in a LiteRT file.
 
     Attributes:
       name: The signature; for a function, the attributes that lead to it, such as ".encoder.__call__".
-      what: "values", of the outputs and of the variables afterwards, or "gradients".
-      verdict: "equal, bit for bit", "equal up to rounding", "different" or "not compared".
+      what: "values", of the outputs and of the variables afterwards, or "gradients". For a LiteRT file, "output" with
+        its name, "float tensors", or for a training step the "weight" that differs most afterwards.
+      verdict: "equal, bit for bit", "equal up to rounding" (for a quantized output, within one step), "different" or
+        "not compared".
       difference: The largest difference, divided by the largest element in the first model; None without numbers.
       detail: What differs most, or why there are no numbers.
+      steps: The largest difference in steps of the output's quantizer; None for an output that is not quantized.
+      mean_steps: The average of the differences in steps.
+      within_one_step: The share of elements that differ by at most one step.
+      noise: The root mean square of the differences, divided by that of rounding to steps, `step / sqrt(12)`.
+      float_tensors: The names of the tensors that LiteRT computes with as floating-point numbers, besides inputs and
+        outputs.
     """
 
     name: str
@@ -43,8 +52,22 @@ class Comparison:
     verdict: str
     difference: float | None = None
     detail: str = ""
+    steps: float | None = None
+    mean_steps: float | None = None
+    within_one_step: float | None = None
+    noise: float | None = None
+    float_tensors: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        if self.steps is not None:
+            return (
+                f"{self.what} of {self.name}: {self.verdict} (at most {self.steps:.3g} steps, {self.mean_steps:.2g} on "
+                f"average, {100 * (self.within_one_step or 0.0):.4g} % within one; {self.noise:.2g} times the noise of "
+                "rounding)"
+            )
+        if self.what == FLOAT_TENSORS:
+            names = ", ".join([*self.float_tensors[:_NAMED], *["..."][: len(self.float_tensors) - _NAMED]])
+            return f"{self.what} of {self.name}: {len(self.float_tensors) or 'none'}{names and f' ({names})'}"
         by = f" by {self.difference:.2g} of the largest element" if self.difference else ""
         return f"{self.what} of {self.name}: {self.verdict}{by}{self.detail and f' ({self.detail})'}"
 
@@ -89,7 +112,7 @@ def compare(
         signature. Missing arguments are made up. If there are several meta graphs, each takes the signatures it has.
 
     Returns:
-      A list of Comparison. For a LiteRT file, a list of LiteComparison: for each signature its outputs, and the
+      A list of Comparison. For a LiteRT file, there is one for each output of a signature, and one that names the
       tensors that stayed float.
 
     Raises:

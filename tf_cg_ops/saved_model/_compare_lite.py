@@ -16,55 +16,23 @@ import tensorflow as tf
 from tf_cg_ops._src.core import text, tf_internal
 
 from . import _inputs
-from ._compare import DIFFERENT, EQUAL, NOT_COMPARED, ROUNDING, VALUES, Comparison, relative_difference, run_function
+from ._compare import (
+    DIFFERENT,
+    EQUAL,
+    FLOAT_TENSORS,
+    NOT_COMPARED,
+    ROUNDING,
+    VALUES,
+    Comparison,
+    relative_difference,
+    run_function,
+)
 from ._graphs import raised_as_value_error, reason_of
 from ._lite import WEIGHT_SIGNATURES
 
 _MAGIC = b"TFL3"  # The bytes 4 to 7 of the file.
 _ONE_STEP = 1.001  # Both numbers of a difference are rounded.
 _ROUNDING = 1e-5  # The largest difference of floating-point numbers, divided by the largest element.
-_NAMED = 5  # How many float tensors a line names.
-
-
-@dataclass(frozen=True)
-class LiteComparison(Comparison):
-    """An output of a signature in a SavedModel and in a LiteRT file, or the float tensors of a signature.
-
-    Attributes:
-      name: The signature.
-      what: "output" with its name, "float tensors", or for a training step the "weight" that differs most afterwards.
-      verdict: "equal, bit for bit", "equal up to rounding" (for a quantized output, within one step), "different" or
-        "not compared".
-      difference: The largest difference, divided by the largest element in the SavedModel; None without numbers.
-      detail: Why there are no numbers.
-      steps: The largest difference in steps of the output's quantizer; None for an output that is not quantized.
-      mean_steps: The average of the differences in steps.
-      within_one_step: The share of elements that differ by at most one step.
-      noise: The root mean square of the differences, divided by that of rounding to steps, `step / sqrt(12)`.
-      float_tensors: The names of the tensors that LiteRT computes with as floating-point numbers, besides inputs and
-        outputs.
-    """
-
-    steps: float | None = None
-    mean_steps: float | None = None
-    within_one_step: float | None = None
-    noise: float | None = None
-    float_tensors: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        if self.steps is not None:
-            return (
-                f"{self.what} of {self.name}: {self.verdict} (at most {self.steps:.3g} steps, {self.mean_steps:.2g} on "
-                f"average, {100 * (self.within_one_step or 0.0):.4g} % within one; {self.noise:.2g} times the noise of "
-                "rounding)"
-            )
-        if self.what == _FLOATS:
-            names = ", ".join([*self.float_tensors[:_NAMED], *["..."][: len(self.float_tensors) - _NAMED]])
-            return f"{self.what} of {self.name}: {len(self.float_tensors) or 'none'}{names and f' ({names})'}"
-        return super().__str__()
-
-
-_FLOATS = "float tensors"
 
 
 def is_lite_model(path: pathlib.Path) -> bool:
@@ -97,7 +65,7 @@ def compare_with_lite(
     for definition in model.signatureDefs:
         name = tf.compat.as_str(definition.signatureKey)
         if name not in loaded.signatures:
-            found.append(LiteComparison(name, VALUES, NOT_COMPARED, None, "the first model does not have it"))
+            found.append(Comparison(name, VALUES, NOT_COMPARED, None, "the first model does not have it"))
             continue
         outputs = {
             f"output {tf.compat.as_str(each.name)}": _Quantizer.of(model, definition.subgraphIndex, each.tensorIndex)
@@ -106,11 +74,8 @@ def compare_with_lite(
         weights = loaded.signatures.get("weights", dict) if name not in WEIGHT_SIGNATURES else dict
         found += _compared(name, loaded.signatures[name], weights, runners[name], inputs.get(name, {}), outputs)
         floats = _float_tensors(model, definition)
-        found.append(LiteComparison(name, _FLOATS, NOT_COMPARED, None, float_tensors=floats))
-    others = [name for name in loaded.signatures if name not in runners]
-    return found + [
-        LiteComparison(name, VALUES, NOT_COMPARED, None, "the second model does not have it") for name in others
-    ]
+        found.append(Comparison(name, FLOAT_TENSORS, NOT_COMPARED, None, float_tensors=floats))
+    return found
 
 
 def _runners(content: bytes) -> dict[str, Any]:
@@ -195,7 +160,7 @@ def _compared(
     runner: Any,
     given: Mapping[str, Any],
     outputs: Mapping[str, _Quantizer],
-) -> Iterator[LiteComparison]:
+) -> Iterator[Comparison]:
     _, specs = function.structured_input_signature
     for size in _inputs.SIZES:
         inputs = _inputs.generate(specs, size) | dict(given)
@@ -205,13 +170,13 @@ def _compared(
         if not isinstance(expected, str):
             break
     if isinstance(expected, str):
-        yield LiteComparison(name, VALUES, NOT_COMPARED, None, f"the first model {expected}")
+        yield Comparison(name, VALUES, NOT_COMPARED, None, f"the first model {expected}")
         return
     arrays = {key: tf.convert_to_tensor(x, specs[key].dtype).numpy() for key, x in inputs.items()}
     try:
         found = runner(arrays)
     except (RuntimeError, ValueError) as error:
-        yield LiteComparison(name, VALUES, DIFFERENT, None, f"LiteRT raises {type(error).__name__}: {reason_of(error)}")
+        yield Comparison(name, VALUES, DIFFERENT, None, f"LiteRT raises {type(error).__name__}: {reason_of(error)}")
         return
     steps = [each for each in expected if each.startswith("weight ") and each in found]
     if steps:  # One line for all.
@@ -220,26 +185,26 @@ def _compared(
         if what not in expected or what not in found or expected[what].shape != found[what].shape:
             only = f"is only in the {'second' if what in found else 'first'} model"
             got = f"has the shape {found[what].shape} in LiteRT" if what in expected and what in found else only
-            yield LiteComparison(name, what, DIFFERENT, None, f"it {got}")
+            yield Comparison(name, what, DIFFERENT, None, f"it {got}")
             continue
         yield _difference(name, what, expected[what], outputs[what].numbers(found[what]), outputs[what].step)
 
 
-def _size(found: LiteComparison) -> float:
+def _size(found: Comparison) -> float:
     return found.difference or 0.0
 
 
-def _difference(name: str, what: str, expected: np.ndarray, found: np.ndarray, step: float) -> LiteComparison:
+def _difference(name: str, what: str, expected: np.ndarray, found: np.ndarray, step: float) -> Comparison:
     difference = relative_difference(expected, found)
     rounding = _ROUNDING if np.issubdtype(expected.dtype, np.inexact) else 0.0
     verdict = EQUAL if expected.tobytes() == found.tobytes() else ROUNDING if difference <= rounding else DIFFERENT
     if not step or not expected.size:
-        return LiteComparison(name, what, verdict, difference)
+        return Comparison(name, what, verdict, difference)
     gaps = np.abs(found.astype(np.float64) - expected) / step
     within = gaps <= _ONE_STEP
     if verdict != EQUAL:
         verdict = ROUNDING if within.all() else DIFFERENT
-    return LiteComparison(
+    return Comparison(
         *(name, what, verdict, difference),
         steps=float(np.max(gaps)),
         mean_steps=float(np.mean(gaps)),
