@@ -244,6 +244,16 @@ CASES = {
         )
         for keep in (True, False)
     },
+    "seven axes of a reshape": Case(
+        lambda x: {"y": tf.reduce_sum(tf.reshape(x, [-1, 2, 3, 2, 2, 3, 2]), [1, 3])},
+        EIGHT_AXES,
+        expected={"y": EIGHT_AXES["x"].reshape(-1, 2, 3, 2, 2, 3, 2).sum((1, 3))},
+    ),
+    "eight axes of a reshape to known sizes": Case(
+        lambda x: {"y": tf.reduce_sum(tf.reshape(x, [5, 2, 3, 2, 2, 3, 2]), [1, 3])},
+        EIGHT_AXES,
+        expected={"y": EIGHT_AXES["x"].reshape(5, 2, 3, 2, 2, 3, 2).sum((1, 3))},
+    ),
     # LiteRT has no errors at run time for it, so its loss is nan.
     "a label outside of the classes": Case(
         cross_entropy, {"x": LOGITS, "labels": np.int32([1, 3, -1])}, expected=OF_LABELS

@@ -269,7 +269,7 @@ def embedding_in_a_loop():
     @tf.function(input_signature=[spec])
     def f(ids):
         rows = in_a_loop(lambda x: tf.sin(x * module.w))(tf.gather(module.table, ids))
-        return {"y": rows * module.fixed}
+        return {"y": rows * module.fixed * tf.gather_nd(module.table, ids[:, tf.newaxis])}
 
     module.f = f
     return module
@@ -293,6 +293,54 @@ def test_loops_and_gathered_rows_read_arguments(tmp_path):
             variable.assign_sub(0.1 * tf.convert_to_tensor(gradient))
         for value, expected in ((found["loss"], loss), (state["table"], module.table), (state["w"], module.w)):
             np.testing.assert_allclose(value, expected, rtol=1e-6)  # The rate is a float32 number.
+
+
+NAMES = ("Head/W", "head/w", "1st-layer.a", "self", "x", "target", "loss", "iterations", "tf_cg_ops", "rate_momentum")
+
+
+@pytest.mark.parametrize("state", ["variables", "arguments"])
+def test_names_that_are_taken_or_odd(state, tmp_path):
+    """Each variable gets the step of its own gradient, in LiteRT."""
+    module = tf.Module()
+    module.all = [tf.Variable([1.0 + i, -2.0], name=name) for i, name in enumerate(NAMES)]
+    spec = tf.TensorSpec([3, 2], name="x")
+    product = lambda x: {"y": tf.add_n([x**i * w for i, w in enumerate(module.all)])}  # noqa: E731
+    module.f = tf.function(product, input_signature=[spec])
+    tf.saved_model.save(module, tmp_path / "model", signatures=module.f)
+    options = {"of": "y", "wrt": "variables", "loss": "mse", "update": "Rate", "optimizer": "momentum"}
+    report = cg.saved_model.add_gradients(tmp_path / "model", tmp_path / "train", lite=True, state=state, **options)
+    run = Interpreter(tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "train")).convert())
+    x, target = np.float32([[0.5, 1.0], [0.1, -1.0], [0.3, 0.2]]), np.ones([3, 2], np.float32)
+    start = {key: tf.constant(value) for key, value in report.start.items()}
+    inputs = {key: np.asarray(value) for key, value in start.items()}
+    found = run("gradients", x=x, target=target, Rate=np.float32(0.1), **inputs)
+    found = run("weights") if state == "variables" else found
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(module.f(x)["y"] - target))
+    rows = report.weights or report.outputs
+    names = {each.meaning.removeprefix("value of "): each.name for each in rows if each.meaning.startswith("value of")}
+    for variable, gradient in zip(module.all, tape.gradient(loss, module.all), strict=True):
+        expected = variable - 0.1 * gradient
+        np.testing.assert_allclose(found[names[variable.name.removesuffix(":0")]], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["mse", "crossentropy"])
+def test_the_loss_of_16_bit_numbers_is_computed_in_32(loss, tmp_path):
+    """Its sum would be infinite. Keras computes losses in float32, too."""
+    module = tf.Module()
+    module.w = tf.Variable(np.float16([3.0]))
+    spec = tf.TensorSpec([300, 300], tf.float16, name="x")
+    module.f = tf.function(lambda x: {"y": x * module.w}, input_signature=[spec])
+    tf.saved_model.save(module, tmp_path / "model", signatures=module.f)
+    options = {"of": "y", "wrt": "variables", "loss": loss, "update": 0.5}
+    cg.saved_model.add_gradients(tmp_path / "model", tmp_path / "train", **options)
+    x = np.random.default_rng(0).normal(size=[300, 300]).astype(np.float16)
+    target = np.full([300, 300], 1 / 300, np.float16)
+    found = InTensorFlow(tmp_path / "train")("gradients", x=x, target=target)["loss"]
+    wide, wanted = 3.0 * x.astype(np.float64), target.astype(np.float64)
+    log_softmax = wide - np.log(np.sum(np.exp(wide), axis=-1, keepdims=True))
+    expected = {"mse": np.mean((wide - wanted) ** 2), "crossentropy": -np.mean(np.sum(wanted * log_softmax, axis=-1))}
+    np.testing.assert_allclose(found, expected[loss], rtol=1e-3)
 
 
 def test_variables_that_are_not_in_wrt_have_no_gradient_ops(tmp_path):
