@@ -159,9 +159,9 @@ def lite_file(size=None, signature=True):
     return path
 
 
-def of_variable(name, value, function, shape=None):
+def of_variable(name, value, function, shape=None, called="w"):
     """A model whose only input is multiplied by what the function makes of a variable."""
-    w = tf.Variable(value, shape=shape, name="w")
+    w = tf.Variable(value, shape=shape, name=called)
     return saved(name, lambda x: {"y": x * tf.abs(function(w))}, [2], tracked=[w])
 
 
