@@ -14,11 +14,11 @@ LARGE = 4_000_000
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
-def digits(value: float) -> str:
-    """Three digits, without an exponent where that is readable."""
+def digits(value: float, count: int = 3) -> str:
+    """So many digits, without an exponent where that is readable."""
     if value == 0 or 1e-3 <= abs(value) < 1e4:
-        return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
-    return f"{value:.2e}"
+        return f"{value:.{count}g}" if abs(value) < 1000 else f"{value:.0f}"
+    return f"{value:.{count - 1}e}"
 
 
 def quantity(value: float, unit: str) -> str:
@@ -69,8 +69,10 @@ def targets(run: dict[str, Any]) -> str:
     body = []
     for found in evaluate(run["cases"]):
         reached = {True: "yes", False: "**no**", None: ""}[found.reached]
-        name = f"{found.target.name}<br>`{found.target.expression}`"
-        body.append((name, digits(found.target.limit), _spread(found.measured) or "not measured", reached))
+        name, limit = f"{found.target.name}<br>`{found.target.expression}`", digits(found.target.limit)
+        # A figure that is only rounded to its limit has another digit, which shows the difference.
+        count = 4 if found.measured and digits(found.measured["median"]) == limit else 3
+        body.append((name, limit, _spread(found.measured, count) or "not measured", reached))
     return rows(("target", "at most", "median (p20 to p80)", "reached"), *body)
 
 
@@ -267,10 +269,11 @@ def document(run: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def _spread(summary: dict[str, float] | None) -> str:
+def _spread(summary: dict[str, float] | None, count: int = 3) -> str:
     if summary is None:
         return ""
-    return f"{digits(summary['median'])} ({digits(summary['p20'])} to {digits(summary['p80'])})"
+    median, p20, p80 = (digits(summary[name], count) for name in ("median", "p20", "p80"))
+    return f"{median} ({p20} to {p80})"
 
 
 def gpu(_: dict[str, Any]) -> str:

@@ -133,6 +133,66 @@ def test_the_gallery_and_the_table_of_examples_have_every_example():
     assert drawn | {"learning_curves"} <= set(re.findall(r"\(figures/(\w+)\.png\)", gallery))
 
 
+# Figures that two places state, each as (page, pattern, page, pattern).
+FIGURES = [
+    ("README.md", "takes (about a .*?) on two", "docs/building.md", "On two cores the build takes .(about a .*?)]"),
+    ("README.md", r"(2\.\d+ to 2\.\d+)", "docs/building.md", r"compile against must be (2\.\d+ to 2\.\d+)"),
+    ("CHANGELOG.md", r"(2\.\d+ to 2\.\d+) with pip", "docs/building.md", r"another version from (2\.\d+ to 2\.\d+)"),
+    ("README.md", r"(3\.\d+ to 3\.\d+)", "CONTRIBUTING.md", r"(3\.\d+ to 3\.\d+)"),
+    ("README.md", r"(3\.\d+ to 3\.\d+)", "docs/building.md", r"x86-64 .*?, and Python (3\.\d+ to 3\.\d+)"),
+    ("README.md", r"at most (\d+ %) longer", "docs/performance.md", r"models take as long .*?within (\d+ %)"),
+    (
+        *("README.md", r"to ([\d.]+) times as long \(with `\"log\"`, up to ([\d.]+)"),
+        *("docs/memory.md", r"\| elementwise step \| \S+ ms \| ([\d.]+) .*?\| ([\d.]+) "),
+    ),
+    ("README.md", r"took ([\d.]+) to", "docs/performance.md", r"segmented loop:\*\* .*?, and ([\d.]+) to"),
+    ("README.md", r"(\d+) MiB with .*? ([\d,]+) MiB with", "docs/comparison.md", r"\| (\d+) MiB \| ([\d,]+) MiB"),
+    (
+        "docs/memory.md",
+        r"with ([\d.]+); the run before had (\S+)\. ",
+        "docs/performance.md",
+        r"loop:\*\* (\S+) .*? had (\S+)\. ",
+    ),
+    ("docs/memory.md", r"of the (\d+) MiB of a plain", "docs/memory.md", r"\| ResNet50 \| `plain` \| \d+ \| (\d+)"),
+    ("docs/memory.md", r"itself takes ([\d.]+) GiB", "docs/gallery.md", r"itself takes ([\d.]+) GiB"),
+    (
+        *("docs/memory.md", r"fits into (\d+) MiB, by .*?: (\w+) times as many"),
+        *("docs/gallery.md", r"normalization within (\d+) MiB\. .*?It is (\w+) times as large"),
+    ),
+    ("docs/limits.md", r"(\d+) graphs that were used last", "docs/design.md", r"(\d+) entries that were used last"),
+    ("docs/limits.md", r"more than (\w+) loops to align", "docs/ship.md", r"more than (\w+) loops to align"),
+    ("docs/limits.md", r"takes (about \w+ \w+) to trace", "docs/solvers.md", r"takes (about \w+ \w+) to trace"),
+    ("docs/limits.md", r"allow (\d+) roundings", "docs/checking.md", r"at least (\d+) roundings"),
+    ("docs/limits.md", r"below (\S+ %).*? or (\S+ %)", "docs/checking.md", r"below (\S+ %).*? or (\S+ %)"),
+    ("docs/limits.md", r"has only the (\w+) derivative\.", "docs/graph.md", r"So the file has the (\w+) derivative"),
+    (
+        "docs/gradient_functions.md",
+        r"a loaded model has .the (\w+),",
+        "docs/graph.md",
+        r"So the file has the (\w+) derivative",
+    ),
+    ("docs/gpu.md", r"nvcc (\d+\.\d+) or newer", "docs/building.md", r"nvcc (\d+\.\d+) or newer"),
+    ("docs/migrating.md", r"2\.\d+ and .*? (0\.\d+)", "docs/comparison.md", r"2\.\d+ and .*? (0\.\d+)"),
+]
+
+
+@pytest.mark.parametrize("row", FIGURES, ids=lambda row: f"{row[0]}, {row[2]}: {row[1]}")
+def test_two_pages_state_the_same_figure(row):
+    """All matches of a pattern on a page are equal, too."""
+    pages = [" ".join((ROOT / page).read_text().split()) for page in row[::2]]
+    first, second = (set(re.findall(pattern, page)) for pattern, page in zip(row[1::2], pages, strict=True))
+    assert first == second
+    assert len(first) == 1
+
+
+@pytest.mark.parametrize("name", ["raw", "differential", "saved_models"])
+def test_the_figures_of_a_hunt_are_of_the_command_above_them(name):
+    """The last row of the table counts all cases."""
+    (command,) = re.findall(rf"qa\.fuzz {name} --examples (\d+)", (ROOT / "docs" / "reliability.md").read_text())
+    *_, total = json.loads((ROOT / "docs" / "reliability" / f"{name}.json").read_text())
+    assert sum(count for count in total.values() if isinstance(count, int)) == int(command)
+
+
 def test_the_support_matrix_is_made_from_its_cells():
     cells = json.loads((ROOT / "docs" / "modes.json").read_text())
     assert (ROOT / "docs" / "modes.md").read_text() == mode_table.page(cells["tensorflow"], cells["cells"])

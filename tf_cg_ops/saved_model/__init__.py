@@ -1,4 +1,8 @@
-"""Works on SavedModels: `inspect` and `compare` look at them, `override`, `adopt` and `strip` write changed copies."""
+"""Works on SavedModels: `inspect` and `compare` look at them, the other functions write changed copies.
+
+`add_gradients` adds signatures with gradients, `override` and `adopt` change gradients, `strip` removes this library's
+ops.
+"""
 
 from ._add_gradients import AddGradientsReport as AddGradientsReport
 from ._add_gradients import SignatureTensor as SignatureTensor
