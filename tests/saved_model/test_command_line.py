@@ -81,10 +81,18 @@ RULE = (
 PLACE = "must be a place and saved, autodiff, pass_through or zero, such as IdentityN=autodiff, got 'IdentityN'"
 WRONG = {
     "": "the following arguments are required: COMMAND",
-    "srtip": "argument COMMAND: invalid choice: 'srtip' (choose from strip, override, adopt, add-gradients, compare, audit, inspect, demo)",
+    "srtip": "argument COMMAND: invalid choice: 'srtip' (choose from demo, audit, inspect, adopt, override, strip, add-gradients, compare)",
     "strip a": "the following arguments are required: TARGET",
     "strip a b --nocheck": "unrecognized arguments: --nocheck",
+    "--nocheck strip a b": "unrecognized arguments: --nocheck",
     "inspect": "the following arguments are required: PATH",
+    "audit --intended spike": "the following arguments are required: MODEL",
+    "audit --intended m --html": "argument --html: expected one argument",
+    "add-gradients a --of y --wrt x b": "the following arguments are required: TARGET",
+    "add-gradients --of y b --wrt x --lite": "the following arguments are required: SOURCE, TARGET",
+    "override a b Relu=guided Relu=zero": "argument TYPE=RULE: must name 'Relu' once, got it 2 times",
+    "add-gradients a b --of y --wrt x --rule Relu=zero --rule Relu=zero": "argument --rule: must name 'Relu' once, got it 2 times",
+    "adopt a b --place c=saved d=zero c=zero": "argument --place: must name 'c' once, got it 2 times",
     "adopt a b --place IdentityN": f"argument --place: {PLACE}",
     "add-gradients a b": "the following arguments are required: --of, --wrt",
     "demo --output a": "argument --output: this demo writes no files. The demo that trains on real data is examples/demo.py in the "
@@ -99,9 +107,7 @@ WRONG = {
 def test_wrong_use_is_one_line_and_2(arguments, capsys):
     with pytest.raises(SystemExit) as caught:
         tf_cg_ops_cli.parse(arguments.split())
-    # Python asks the outer parser about arguments that no parser knows.
-    outer = arguments in ("", "srtip") or WRONG[arguments].startswith("unrecognized")
-    command = "" if outer else f" {arguments.split()[0]}"
+    command = "" if arguments in ("", "srtip", "--nocheck strip a b") else f" {arguments.split()[0]}"
     captured = capsys.readouterr()
     # How Python quotes the choices depends on its version.
     said = re.sub("choose from .*\\)", lambda choices: choices.group().replace("'", ""), captured.err)
@@ -109,7 +115,36 @@ def test_wrong_use_is_one_line_and_2(arguments, capsys):
     assert (caught.value.code, captured.out) == (2, "")
 
 
-COMMANDS = ["", "strip", "override", "adopt", "add-gradients", "compare", "audit", "inspect", "demo"]
+# The values of an option follow it, or repeat it. The arguments of a command come first, last or between.
+READ = {
+    "audit --intended spike m": {"path": "m", "intended": ["spike"]},
+    "audit --html f --intended a b m": {"path": "m", "intended": ["a", "b"]},
+    "audit --html f m --intended a b": {"path": "m", "intended": ["a", "b"]},
+    "add-gradients m t --of y --wrt a b": {"of": ["y"], "wrt": ["a", "b"]},
+    "add-gradients --of y z --wrt a b m t": {"source": "m", "target": "t", "of": ["y", "z"], "wrt": ["a", "b"]},
+    "add-gradients m t --of y --of z --wrt a --wrt b c": {"of": ["y", "z"], "wrt": ["a", "b", "c"]},
+    "add-gradients m t --of y --wrt a --output b c --given d e": {"outputs": ["b", "c"], "given": ["d", "e"]},
+    "add-gradients m t --of y --wrt a": {"outputs": [], "given": [], "rules": None},
+    "add-gradients m t --of y --wrt a --rule A=zero B=zero": {"rules": [("A", "zero", {}), ("B", "zero", {})]},
+    "adopt m t --place a=saved b=zero": {"place": [("a", "saved"), ("b", "zero")]},
+}
+
+
+@pytest.mark.parametrize("arguments", READ)
+def test_options_with_several_values(arguments):
+    found = vars(tf_cg_ops_cli.parse(arguments.split()))
+    assert {name: str(found[name]) for name in READ[arguments]} == {name: str(x) for name, x in READ[arguments].items()}
+
+
+COMMANDS = ["", "demo", "audit", "inspect", "adopt", "override", "strip", "add-gradients", "compare"]
+
+
+def test_help_lists_the_commands_in_the_order_in_which_one_needs_them_with_an_example(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        tf_cg_ops_cli.parse(["--help"])
+    listed, _, examples = capsys.readouterr().out.partition("Examples:\n")
+    assert re.findall(r"^    ([a-z-]+)\b", listed, re.M) == COMMANDS[1:]
+    assert re.findall(r"^  tf-cg-ops ([a-z-]+)", examples, re.M) == COMMANDS[1:]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
