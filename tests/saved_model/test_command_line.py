@@ -170,6 +170,12 @@ COPYING = [
     (tf.nn.silu, "override Sigmoid=zero Tan=zero --inside --ignore-unmatched", SILU_GRADIENT, "overridden  2 Sigmoid"),
     (lambda x: tf.where(x > 0, tf.math.log(x), 0.0), "override elementwise=masked", [0.0, -5.0], "overridden  1 Log"),
     (
+        lambda x: tf.exp(tf.nn.relu(x)),
+        "override elementwise=pass_through Relu=clip:value=5",
+        [0.0, -5.0],
+        "overridden  1 Exp, 1 Relu",
+    ),
+    (
         lambda x: TRIPLED(TRIPLED(x)),
         "adopt",
         [9.0, -90.0],

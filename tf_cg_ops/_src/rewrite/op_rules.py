@@ -20,12 +20,14 @@ Rule: TypeAlias = Callable[..., Structure]
 
 _NO_MATCH = "Name one of these types, pass a predicate such as tf_cg_ops.rules.elementwise, or leave the rule out."
 
+# The attribute of a predicate of this library to which the type or name of an op is preferred.
+YIELDS = "yields_to_names"
 # The attribute of a rule of this library with a predicate: whether it would perhaps have to change an op, but cannot.
 UNREACHED = "is_unreached"
 
 
 class RuleTable:
-    """Rules by op type or predicate. An op gets the first rule that matches.
+    """Rules by op type or predicate. An op gets the first rule that matches, and `rules.elementwise` yields to names.
 
     `inside` and `unmatched` are the arguments of `override_gradients`.
     """
@@ -84,15 +86,20 @@ class Matching:
     def rule_for(self, op: Any) -> Rule | None:
         """The rule for an op with inputs and outputs, or None."""
         self.types[op.type] += 1
-        for key, rule in self._rules.items():
-            if _is_named(op, key) if isinstance(key, str) else selects(self._api, _described_key(key), key, op):
-                self.overridden[op.type] += 1
-                self._matched[id(key)][1].append(op)
-                self.ops.append(op)
-                self._ids.add(id(op))
-                return rule
-        self._unmatched.append(op)
-        return None
+        key = next((key for key in self._rules if self._matches(key, op)), None)
+        if key is None:
+            self._unmatched.append(op)
+            return None
+        if hasattr(key, YIELDS):
+            key = next((name for name in self._rules if isinstance(name, str) and _is_named(op, name)), key)
+        self.overridden[op.type] += 1
+        self._matched[id(key)][1].append(op)
+        self.ops.append(op)
+        self._ids.add(id(op))
+        return self._rules[key]
+
+    def _matches(self, key: Key, op: Any) -> bool:
+        return _is_named(op, key) if isinstance(key, str) else selects(self._api, _described_key(key), key, op)
 
     def matched(self, op: Any) -> bool:
         """Whether the op has a rule."""
@@ -103,6 +110,16 @@ class Matching:
         unmatched = [key for key, ops in self._matched.values() if not ops]
         if self._ignores_unmatched or not unmatched:
             return
+        for key in unmatched:
+            taken = {id(op) for op in self.ops if self._matches(key, op)}
+            others = [other for other, ops in self._matched.values() if not taken.isdisjoint(map(id, ops))]
+            if others:
+                advice = "Leave it out." if hasattr(key, YIELDS) else "Put it first."
+                raise ValueError(
+                    f"{self._api}: each key of rules must match an op of {place} that has no other rule, got "
+                    f"{_described_key(key)}, whose ops all have the rule for {', '.join(map(_described_key, others))}. "
+                    f"{advice}"
+                )
         counts = sorted(
             self.types.items(), key=lambda item: (-item[1], item[0])
         )  # A file has its functions in any order.
