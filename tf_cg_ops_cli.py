@@ -18,25 +18,23 @@ _EXIT_STATUSES = "Exit status: 0 on success, 1 on failure, 2 for wrong arguments
 _LARGE_DEMO = "The demo that trains on real data is examples/demo.py in the source tree; make demo runs it there."
 
 
-class _WrongArgumentsError(Exception):
-    """Its message is the line to print."""
-
-
 class _Parser(argparse.ArgumentParser):
     """Reports wrong arguments in one line, which points to the help of the command."""
 
     def error(self, message: str) -> NoReturn:
-        raise _WrongArgumentsError(f"{_PROGRAM}: wrong arguments: {message.rstrip('.')}. See: {self.prog} --help\n")
+        raise argparse.ArgumentTypeError(
+            f"{_PROGRAM}: wrong arguments: {message.rstrip('.')}. See: {self.prog} --help\n"
+        )
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parses the arguments. An option with several values leaves the last ones to the arguments of the command."""
         try:
             return self._parse_all(args, namespace)
-        except _WrongArgumentsError:
+        except argparse.ArgumentTypeError:
             count = len(self._get_positional_actions())
             has_lists = any(isinstance(action, _List) and action.option_strings for action in self._actions)
             if has_lists and not any(arg.startswith("-") for arg in args[-count:]):
-                with contextlib.suppress(_WrongArgumentsError):
+                with contextlib.suppress(argparse.ArgumentTypeError):
                     return self._parse_all([*args[:-count], "--", *args[-count:]], namespace)
             raise
 
@@ -67,7 +65,8 @@ def _rule(argument: str) -> tuple[str, str, dict[str, float]]:
     is_complete = name in ("guided", "deconvnet", "masked", "pass_through", "zero") and not limit
     if op_type and (is_complete or (name == "clip" and kind in ("value", "norm", "global_norm"))):
         with contextlib.suppress(ValueError):
-            return op_type, name, {} if is_complete else {kind: float(number)}
+            if is_complete or float(number) >= 0.0:
+                return op_type, name, {} if is_complete else {kind: float(number)}
     raise argparse.ArgumentTypeError(
         "must be an op type and a rule, such as Relu=guided, Relu=deconvnet, Round=pass_through, Exp=zero, "
         f"elementwise=masked or Exp=clip:value=5, got '{argument}'"
@@ -98,8 +97,10 @@ def _large_demo(_: str) -> NoReturn:
 
 
 def _option(names: str, text: str, **settings: Any) -> tuple[str, dict[str, Any]]:
-    """An option or argument by its name and, if it has a value, its METAVAR, which implies the type."""
-    name, _, metavar = names.partition(" ")
+    """An option or argument by its name and, if it has values, its METAVAR, which implies the type."""
+    name, _, metavar = names.removesuffix("...").partition(" ")
+    if names.endswith("..."):
+        settings |= {"nargs": "+", "action": _List}
     if metavar:
         settings |= {"metavar": metavar, "type": _TYPES.get(metavar, str)}
     elif "choices" not in settings:
@@ -107,7 +108,6 @@ def _option(names: str, text: str, **settings: Any) -> tuple[str, dict[str, Any]
     return name, {"help": text, **settings}
 
 
-_SEVERAL: dict[str, Any] = {"nargs": "+", "action": _List}
 _TYPES: dict[str, Any] = dict.fromkeys(("SOURCE", "TARGET", "A", "B", "MODEL", "PATH", "FILE"), pathlib.Path) | {
     "TYPE=RULE": _rule,
     "NAME=GRADIENT": _place,
@@ -142,12 +142,7 @@ _COMMANDS: dict[str, tuple[str, str, str, tuple[tuple[str, dict[str, Any]], ...]
                 "--inputs FILE", "an .npz file with an array for each argument of the signature (default: random ones)"
             ),
             _option("--signature NAME", "the signature to run (default: serving_default)"),
-            _option(
-                "--intended NAME",
-                "functions, or their places in the table, whose gradient differs on purpose",
-                default=[],
-                **_SEVERAL,
-            ),
+            _option("--intended NAME...", "functions, or places in the table, that differ on purpose", default=[]),
             _option("--html FILE", "also write the table as a page"),
         ),
     ),
@@ -177,10 +172,9 @@ _COMMANDS: dict[str, tuple[str, str, str, tuple[tuple[str, dict[str, Any]], ...]
                 default="saved",
             ),
             _option(
-                "--place NAME=GRADIENT",
+                "--place NAME=GRADIENT...",
                 "the gradient for single calls: saved, autodiff, pass_through or zero; NAME is a node or FUNCTION/NODE "
                 "as listed by inspect",
-                **_SEVERAL,
             ),
         ),
     ),
@@ -194,11 +188,10 @@ _COMMANDS: dict[str, tuple[str, str, str, tuple[tuple[str, dict[str, Any]], ...]
         (
             *_COPYING,
             _option(
-                "rules TYPE=RULE",
+                "rules TYPE=RULE...",
                 "an op type, or elementwise for all ops that work element by element, and a rule: guided, deconvnet, "
                 "pass_through, zero, masked, clip:value=LIMIT, clip:norm=LIMIT or clip:global_norm=LIMIT; to list the "
                 "op types in the model, give a wrong one",
-                **_SEVERAL,
             ),
             _option("--inside", "also apply rules inside functions that have their own gradient, which then lose it"),
             _option(
@@ -232,27 +225,15 @@ _COMMANDS: dict[str, tuple[str, str, str, tuple[tuple[str, dict[str, Any]], ...]
             _option(
                 "--signature NAME", "the signature to differentiate (default: %(default)s)", default="serving_default"
             ),
-            _option("--of OUTPUT", "outputs of the signature", required=True, **_SEVERAL),
+            _option("--of OUTPUT...", "outputs of the signature", required=True),
             _option(
-                "--wrt INPUT",
+                "--wrt INPUT...",
                 "inputs of the signature, variables for its trainable variables, a pattern such as 'head/*' for those "
                 "with such names, or inner:NAME for the value of an op or a scope inside",
-                **_SEVERAL,
                 required=True,
             ),
-            _option(
-                "--output inner:NAME",
-                "also return the values of these ops or scopes inside",
-                dest="outputs",
-                **_SEVERAL,
-                default=[],
-            ),
-            _option(
-                "--given inner:NAME",
-                "take the values of these ops or scopes inside as inputs",
-                **_SEVERAL,
-                default=[],
-            ),
+            _option("--output inner:NAME...", "also return these ops or scopes", dest="outputs", default=[]),
+            _option("--given inner:NAME...", "take the values of these ops or scopes as inputs", default=[]),
             _option("--name NAME", "the name of the new signature (default: %(default)s)", default="gradients"),
             _option(
                 "--loss",
@@ -284,17 +265,17 @@ _COMMANDS: dict[str, tuple[str, str, str, tuple[tuple[str, dict[str, Any]], ...]
             ),
             _option("--flex", "with --lite, allow other ops of TensorFlow, for a LiteRT that includes them"),
             _option(
-                "--rule TYPE=RULE",
+                "--rule TYPE=RULE...",
                 "use these rules for the gradients of op types, as in the command override",
                 dest="rules",
-                **_SEVERAL,
             ),
         ),
     ),
     "compare": (
         "compare the values and gradients of two SavedModels, or a SavedModel with a LiteRT file",
         "Runs every signature and function of both models on the same inputs, and shows whether values and gradients "
-        "are equal, by how much they differ, or why they cannot be compared. The exit status is 1 if any differ.",
+        "are equal, by how much they differ, or why they cannot be compared. The exit status is 1 if any differ, or if "
+        "values for your inputs cannot be compared.",
         "trained_model model_for_serving",
         (
             _option("path A", "the folder of a SavedModel"),
@@ -330,7 +311,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
             added.add_argument(name, **settings)
     try:
         return parser.parse_args(sys.argv[1:] if arguments is None else arguments)
-    except _WrongArgumentsError as error:
+    except argparse.ArgumentTypeError as error:
         parser.exit(2, str(error))
 
 
@@ -341,6 +322,11 @@ def main() -> int:
     if model and not model.is_dir():  # The import of TensorFlow, which checks the rest, takes seconds.
         got = "a file" if model.exists() else "a path that does not exist"
         line = f"'{model}' must be a folder that tf.saved_model.save wrote, got {got}."
+        print(f"{_PROGRAM} {options.command}: {line}", file=sys.stderr)
+        return 1
+    html = getattr(options, "html", None)
+    if html and (html.is_dir() or not html.parent.is_dir()):
+        line = f"--html must be a file in a folder that exists, got '{html}'."
         print(f"{_PROGRAM} {options.command}: {line}", file=sys.stderr)
         return 1
     # Hides TensorFlow's notes about the machine, except one that level 3 does not hide.

@@ -179,7 +179,7 @@ def test_the_function_itself_stays_as_it_is_and_nothing_is_registered():
 
 def test_the_first_matching_rule_counts():
     rules = {lambda op: op.type == "Sin": fivefold, "Sin": lambda op, dy: 0.0 * dy}
-    with pytest.raises(ValueError, match="got 'Sin', whose ops all have the rule for the predicate '<lambda>'. Put it first"):
+    with pytest.raises(ValueError, match="got 'Sin', whose ops all have the rule for the predicate '<lambda>'"):
         cg.override_gradients(tf.sin, rules)(tf.constant(X))
     assert_overridden(cg.override_gradients(tf.sin, rules, unmatched="ignore"), tf.sin, 5.0 * DY)
 
