@@ -22,9 +22,7 @@ class _Parser(argparse.ArgumentParser):
     """Reports wrong arguments in one line, which points to the help of the command."""
 
     def error(self, message: str) -> NoReturn:
-        raise argparse.ArgumentTypeError(
-            f"{_PROGRAM}: wrong arguments: {message.rstrip('.')}. See: {self.prog} --help\n"
-        )
+        raise argparse.ArgumentTypeError(f"wrong arguments: {message.rstrip('.')}. See: {self.prog} --help")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parses the arguments. An option with several values leaves the last ones to the arguments of the command."""
@@ -51,9 +49,8 @@ class _List(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         together = [*(getattr(namespace, self.dest) or []), *values]
         names = [value[0] for value in together if isinstance(value, tuple)]
-        twice = [name for name in names if names.count(name) > 1]
-        if twice:
-            raise argparse.ArgumentError(self, f"must name '{twice[0]}' once, got it {names.count(twice[0])} times")
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise argparse.ArgumentError(self, f"must name '{twice[0]}' once, got it {len(twice)} times")
         setattr(namespace, self.dest, together)
 
 
@@ -296,9 +293,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = _Parser(
         prog=_PROGRAM,
         description="Tools for SavedModels with custom gradients, in the order in which you need them.",
-        epilog="\n".join(
-            ["Examples:", *examples, "", f"For help on a command: {_PROGRAM} COMMAND --help.", _EXIT_STATUSES]
-        ),
+        epilog="\n".join(["Examples:", *examples, f"\nFor help: {_PROGRAM} COMMAND --help.", _EXIT_STATUSES]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     version = runpy.run_path(str(pathlib.Path(__file__).parent / "tf_cg_ops" / "_version.py"))["__version__"]
@@ -312,21 +307,20 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     try:
         return parser.parse_args(sys.argv[1:] if arguments is None else arguments)
     except argparse.ArgumentTypeError as error:
-        parser.exit(2, str(error))
+        parser.exit(2, f"{_PROGRAM}: {error}\n")
 
 
 def main() -> int:
     """Runs the command of this process and returns the exit status."""
     options = parse()
     model = getattr(options, "path", None) or getattr(options, "source", None)
+    html, line = getattr(options, "html", None), ""
     if model and not model.is_dir():  # The import of TensorFlow, which checks the rest, takes seconds.
         got = "a file" if model.exists() else "a path that does not exist"
         line = f"'{model}' must be a folder that tf.saved_model.save wrote, got {got}."
-        print(f"{_PROGRAM} {options.command}: {line}", file=sys.stderr)
-        return 1
-    html = getattr(options, "html", None)
-    if html and (html.is_dir() or not html.parent.is_dir()):
+    elif html and (html.is_dir() or not html.parent.is_dir()):
         line = f"--html must be a file in a folder that exists, got '{html}'."
+    if line:
         print(f"{_PROGRAM} {options.command}: {line}", file=sys.stderr)
         return 1
     # Hides TensorFlow's notes about the machine, except one that level 3 does not hide.

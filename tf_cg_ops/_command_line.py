@@ -141,9 +141,9 @@ def _compare(options: argparse.Namespace) -> int:
         inputs = _read_inputs(api, options.inputs, known)
     found = saved_model.compare(options.path, options.other, inputs)
     lines = [str(each) for each in found] or ["nothing that could be called"]
-    # Without results for the inputs that the user chose, nothing shows that the models agree.
-    failed = [each for each in found if each.verdict == "not compared" and each.what != "gradients"]
-    status = any(each.verdict == "different" for each in found) or any(each.name in (inputs or ()) for each in failed)
+    # A model that refuses the user's own inputs is a failure, too.
+    own = [each.verdict for each in found if each.name in (inputs or ()) and each.what != "gradients"]
+    status = "not compared" in own or any(each.verdict == "different" for each in found)
     return _print_output("compare", "\n".join(lines), "nothing was changed") or int(status)
 
 
@@ -192,9 +192,7 @@ def _audit(options: argparse.Namespace) -> int:
         specs = {key: function.structured_input_signature[1] for key, function in signatures.items()}
         given = _read_inputs("audit", options.inputs, specs, name).get(name, {})
         if missing := specs[name].keys() - given:
-            raise ValueError(
-                f"audit: '{options.inputs}' must have all of '{name}', got no {text.quoted(sorted(missing))}."
-            )
+            raise ValueError(f"audit: '{options.inputs}' must also have {text.quoted(sorted(missing))} of '{name}'.")
         given = _inputs.to_tensors("audit", name, given, specs[name])
     report = testing.audit(signatures[name], given, intended=options.intended, progress=_print_to_stderr)
     status = _print_output("audit", str(report), "nothing was changed")
@@ -208,7 +206,7 @@ def _load_with_signatures(path: pathlib.Path) -> Any:
     loaded = tf.saved_model.load(str(path))
     if not loaded.signatures:
         raise ValueError(
-            f"audit: '{path}' must have a signature, got none. Only in Python can you audit one of its functions, with "
+            f"audit: '{path}' must have a signature, got none. Only Python can audit its functions, with "
             "tf_cg_ops.testing.audit."
         )
     return loaded

@@ -271,11 +271,9 @@ def _compared(name: str, what: str, first: Any, second: Any) -> Comparison:
     found = [(*_difference(first.get(key), second.get(key)), key) for key in first | second]
     order = (EQUAL, ROUNDING, DIFFERENT)
     verdict, difference, key = max(found, key=lambda each: (order.index(each[0]), each[1]), default=(EQUAL, 0.0, ""))
-    if verdict == DIFFERENT and (first[key].dtype, first[key].shape) != (second[key].dtype, second[key].shape):
-        kinds = (f"{x.dtype} {list(x.shape)}" for x in (first[key], second[key]))
-        return Comparison(
-            name, what, verdict, None, "{} is {} in the first model, {} in the second".format(key, *kinds)
-        )
+    kinds = [f"{x[key].dtype} {list(x[key].shape)}" for x in (first, second) if key]
+    if len(set(kinds)) > 1:
+        return Comparison(name, what, verdict, None, f"{key} is {' in the first model, '.join(kinds)} in the second")
     return Comparison(name, what, verdict, difference, "" if verdict == EQUAL else key)
 
 

@@ -181,12 +181,8 @@ class Matching:
 
 def inside_option(api: str) -> str:
     """What makes rules and places reach into functions that have their own gradient."""
-    first = "First use saved_model.override(..., inside=True)", "First use tf-cg-ops override with --inside"
-    return (
-        text.written(*first)
-        if api == "saved_model.add_gradients"
-        else f"Pass {text.written('inside=True', '--inside')}"
-    )
+    option = text.written("inside=True", "--inside")
+    return f"First use override with {option}" if api == "saved_model.add_gradients" else f"Pass {option}"
 
 
 def _is_named(op: Any, key: str) -> bool:
