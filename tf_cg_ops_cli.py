@@ -27,20 +27,15 @@ class _Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parses the arguments. An option with several values leaves the last ones to the arguments of the command."""
         try:
-            return self._parse_all(args, namespace)
+            found, rest = super().parse_known_args(args, namespace)
+            return self.error(f"unrecognized arguments: {' '.join(rest)}") if rest else (found, rest)
         except argparse.ArgumentTypeError:
             count = len(self._get_positional_actions())
             has_lists = any(isinstance(action, _List) and action.option_strings for action in self._actions)
-            if has_lists and not any(arg.startswith("-") for arg in args[-count:]):
+            if has_lists and "--" not in args and not any(arg.startswith("-") for arg in args[-count:]):
                 with contextlib.suppress(argparse.ArgumentTypeError):
-                    return self._parse_all([*args[:-count], "--", *args[-count:]], namespace)
+                    return self.parse_known_args([*args[:-count], "--", *args[-count:]], namespace)
             raise
-
-    def _parse_all(self, args: Any, namespace: Any) -> Any:
-        found, rest = super().parse_known_args(args, namespace)
-        if rest:
-            self.error(f"unrecognized arguments: {' '.join(rest)}")
-        return found, rest
 
 
 class _List(argparse.Action):

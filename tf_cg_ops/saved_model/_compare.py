@@ -144,7 +144,9 @@ def compare(
                 f"{text.quoted(sorted(unknown))}. Name signatures and their arguments as the first model does."
             )
         for name, signature in signatures:
-            _inputs.to_tensors(_API, name, inputs.get(name, {}), _inputs.specs_of(signature))
+            dense = {key: x for key, x in signature.inputs.items() if x.name}
+            specs = {key: tf.TensorSpec(tf.TensorShape(x.tensor_shape), x.dtype) for key, x in dense.items()}
+            _inputs.to_tensors(_API, name, inputs.get(name, {}), specs)
         if is_lite:
             return _compare_lite.compare_with_lite(_API, *paths, inputs)
         first, second = (run_model(_API, path, meta_graphs, inputs, gradients=tapes_record) for path in paths)

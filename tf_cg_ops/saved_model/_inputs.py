@@ -25,12 +25,6 @@ def unknown(specs: Any) -> list[str]:
     return [type(spec).__name__ for spec in found if not isinstance(spec, _KINDS)]
 
 
-def specs_of(signature: Any) -> dict[str, tf.TensorSpec]:
-    """What a signature in a file takes, as far as these are Tensors."""
-    found = signature.inputs.items()
-    return {name: tf.TensorSpec(tf.TensorShape(x.tensor_shape), x.dtype) for name, x in found if x.name}
-
-
 def to_tensors(api: str, signature: str, given: Mapping[str, Any], specs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
     """The inputs in the dtypes of a signature. Raises ValueError for another kind of values, or another shape."""
     try:
