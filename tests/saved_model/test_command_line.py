@@ -362,6 +362,8 @@ NOT_IN_PYTHON = {
     "add-gradients --of y --wrt x --rule Sigmoid=zero": "First use override with --inside to replace their",
     "add-gradients --of y --wrt x --rule Sin=zero": "Name one of these types, write elementwise, or leave the rule out.",
     "add-gradients --of y --wrt x --flex": "flex must come with --lite, got it alone.",
+    "add-gradients --of y --wrt x --output r": "--output must be values inside, such as 'inner:relu', got 'r'.",
+    "add-gradients --of y --wrt x --given r": "--given must be values inside, such as 'inner:relu', got 'r'.",
     "adopt --place f=saved": "--place must be places of tf.custom_gradient in ",
 }
 

@@ -239,6 +239,7 @@ def add_gradients(
     inner = {key: _names(key, value) if value else [] for key, value in {"outputs": outputs, "given": given}.items()}
     for key, names in inner.items():
         if not all(each.startswith(_INNER) for each in names):
+            key = text.written(key, f"--{key.removesuffix('s')}")
             raise ValueError(f"{_API}: {key} must be values inside, such as 'inner:relu', got {text.quoted(names)}.")
     if not (isinstance(name, str) and _NAME.fullmatch(name)):
         wrong = ValueError if isinstance(name, str) else TypeError
