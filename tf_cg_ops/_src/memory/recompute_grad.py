@@ -82,12 +82,6 @@ def recompute_grad(
     >>> plan = small.plan(tf.TensorSpec([1000, 250]))
     >>> plan.plain_bytes, plan.peak_bytes, plan.extra_compute
     (16000000, 6000000, 0.625)
-    >>> x = tf.constant([-1.0, 0.5, 2.0])
-    >>> with tf.GradientTape() as tape:
-    ...     tape.watch(x)
-    ...     y = small(x)
-    >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0, 100.0])).numpy().round(3)
-    array([ 0.045,  2.643, -2.755], dtype=float32)
 
     With `memory`, the traced function is cut into segments, some of which are kept and others computed again, one after
     the other in the backward pass. Say how much memory the values and gradients of a training step may take:
