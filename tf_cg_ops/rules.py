@@ -19,7 +19,7 @@ from tf_cg_ops._src.graphs import control_flow
 from tf_cg_ops._src.ready_made.clip import clip as clip_gradients
 from tf_cg_ops._src.ready_made.clip import only_limit, to_limit
 from tf_cg_ops._src.rewrite import elementwise_ops
-from tf_cg_ops._src.rewrite.op_rules import UNREACHED
+from tf_cg_ops._src.rewrite.op_rules import UNREACHED, YIELDS
 
 __all__ = ["built_in", "clip", "deconvnet", "elementwise", "guided", "masked", "pass_through", "zero"]
 
@@ -225,7 +225,7 @@ def elementwise(op: tf.Operation) -> bool:
 
     These are unary ops, binary ops with broadcasting, and casts, such as Log, Mul, Pow, Maximum, Cast and Betainc, if
     their output is real or complex. Ops that only select or pass on numbers, such as SelectV2, Identity and BiasAdd,
-    are not among them.
+    are not among them. A rule for a type such as "Exp", or for a name, comes before the one for `elementwise`.
 
     Args:
       op: A tf.Operation.
@@ -234,6 +234,9 @@ def elementwise(op: tf.Operation) -> bool:
       A bool. It is False for an op with a gradient that was registered under another name.
     """
     return elementwise_ops.is_elementwise(op)
+
+
+setattr(elementwise, YIELDS, True)
 
 
 @functools.partial(_rule, key="tf_cg_ops.rules.elementwise")

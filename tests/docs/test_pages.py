@@ -2,6 +2,7 @@
 
 import doctest
 import json
+import pydoc
 import re
 import sys
 import urllib.parse
@@ -69,6 +70,24 @@ def test_the_examples_of_the_docstring_run(name, tmp_path, monkeypatch):
         runner.run(example)
     assert runner.tries > 0
     assert runner.failures == 0
+
+
+# An object, what its help shows in the first lines, and what it never shows.
+FIRST_SCREENS = {
+    "package": (cg, ("import tf_cg_ops as cg", "@cg.custom_gradient", "cg.testing.audit("), ("SUBMODULES", "_library")),
+    "recompute_grad": (cg.recompute_grad, ('memory="auto"', ".plan(", "peak_bytes"), ()),
+}
+
+
+@pytest.mark.parametrize("name", FIRST_SCREENS)
+def test_help_begins_with_an_example(name):
+    value, first, never = FIRST_SCREENS[name]
+    shown = pydoc.plain(pydoc.render_doc(value))
+    lines = shown.splitlines()
+    begin = next(i for i, line in enumerate(lines) if ">>> import" in line)
+    assert begin < 12
+    assert all(part in "\n".join(lines[begin : begin + 10]) for part in first)
+    assert not [part for part in never if part in shown]
 
 
 SHAPES = re.findall(
