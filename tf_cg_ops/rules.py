@@ -211,9 +211,7 @@ def zero(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
 
 @functools.partial(_rule, key="'Slice'")
 def dynamic_slice(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
-    """Gives `tf.slice` derivatives of all orders under XLA, where TensorFlow has the first one only.
-
-    Use it if you get "gradient registry has no entry for: XlaDynamicUpdateSlice".
+    """Gives `tf.slice` all derivatives under XLA. TensorFlow has "no entry for: XlaDynamicUpdateSlice" in the second.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
@@ -233,14 +231,13 @@ def dynamic_slice(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
     Raises:
       ValueError: The op is of another type.
     """
-    x, *rest = op.inputs
     if op.type == "Slice":
-        return [_place(dy[0], rest[0], x), None, None]
+        return [_place(dy[0], op.inputs[1], op.inputs[0]), None, None]
     if op.type != "XlaDynamicUpdateSlice":
         raise ValueError(
             f"rules.dynamic_slice: op must be a Slice or an XlaDynamicUpdateSlice, got '{op.name}' ({op.type})."
         )
-    update, begin = rest
+    x, update, begin = op.inputs
     size = tf.shape(update, begin.dtype)
     begin = tf.clip_by_value(begin, 0, tf.shape(x, begin.dtype) - size)  # As the op does.
     replaced = _place(tf.ones(size), begin, x) > 0
