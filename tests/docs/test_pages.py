@@ -4,6 +4,7 @@ import doctest
 import json
 import pydoc
 import re
+import shutil
 import sys
 import urllib.parse
 
@@ -26,6 +27,8 @@ SEPARATOR = "----- the next block -----\n"
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.stem)
 def test_the_code_of_a_page_prints_what_is_below_it(page, tmp_path):
     """The blocks of a page share names and files, unless a block begins with a comment that asks for a fresh process."""
+    if page.stem == "jax":
+        shutil.copytree(ROOT / "tests" / "saved_model" / "jax_scan" / "model", tmp_path / "jax_model")
     processes = []
     for block in python_blocks(page.read_text()):
         if not processes or block[0].startswith("# In a fresh process.\n"):
