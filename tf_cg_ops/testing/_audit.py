@@ -125,7 +125,7 @@ def audit(
     positional, keywords = ([], dict(args)) if isinstance(args, Mapping) else (list(args), {})
     positional, keywords = tf.nest.map_structure(_example_to_tensor, (positional, keywords))
     with _explained(name, f):
-        call = TracedCall(f, positional, keywords)
+        call = TracedCall(API, "to find its custom gradients", f, positional, keywords)
         total = sum(map(is_place, all_operations(call.graph.get_operations())))
         report_progress(f"{text.count(total, 'custom gradient')}")
         if not total and not any(map(tf_internal.is_trainable, call.graph.outputs)):

@@ -5,6 +5,8 @@ import inspect
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from tf_cg_ops._src.core import text
 
 
@@ -85,6 +87,32 @@ def call(
     except TypeError:
         check_takes(function, args, kwargs, must_take, advice, name)
         raise
+
+
+def traced(api: str, function: Callable[..., Any], purpose: str, name: str | None = None) -> Callable[..., Any]:
+    """A function that `api` traces for this purpose; in eager mode, exceptions of code that needs values then say so.
+
+    The name is by default its own. The mode is asked for now: when an exception arrives, the trace has ended.
+    """
+    if not tf.executing_eagerly():
+        return function
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except (TypeError, AttributeError, NotImplementedError) as error:
+            if not misfit(function, args, kwargs):
+                text.add_note(
+                    error,
+                    f"{api}: '{name or text.name_of(function)}' is traced {purpose}, in eager mode too. Its Tensors "
+                    "have no values yet: if it reads one, as in `if x > 0`, float(x), x.numpy() or np.sin(x), write "
+                    "tf.cond or tf.where (or decorate it with @tf.function, which translates `if` and `while`) and "
+                    "TensorFlow's functions, or tf_cg_ops.numpy_function.",
+                )
+            raise
+
+    return call
 
 
 def bind(

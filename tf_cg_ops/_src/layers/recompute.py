@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import misplaced_calls, text, tf_internal
+from tf_cg_ops._src.core import misplaced_calls, signature, text, tf_internal
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.keras import keras_internal
 from tf_cg_ops._src.keras.registration import argument_config, argument_from_config
@@ -175,7 +175,8 @@ class _OfKeras3(Recompute):
         if not self.layer.built:
             parameters = inspect.signature(self.layer.build).parameters
             if keras_internal.has_default_build(self.layer):  # Then a call builds it.
-                self.compute_output_spec(*args, **kwargs)
+                build = signature.traced(_API, self.compute_output_spec, "to build it", self.layer.name)
+                build(*args, **kwargs)
             elif len(parameters) > 1:  # Named as Keras names them.
                 arguments = self._signature.bind(*args, **kwargs).arguments
                 shapes = {f"{n}_shape": self.keras.tree.map_structure(_shape, arguments[n]) for n in arguments}

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, pytree, tapes, text, tf_internal
+from tf_cg_ops._src.core import convert, pytree, signature, tapes, text, tf_internal
 from tf_cg_ops._src.custom_gradient.wording import Wording, without_gradient_function
 from tf_cg_ops._src.keras import dispatch
 from tf_cg_ops._src.memory.loop_step import LoopStep
@@ -224,6 +224,8 @@ class _Program:
         return lambda *args: Recomputation(self.wording)(function, args, {})
 
 
-def translated(function: Callable[..., Any]) -> Callable[..., Any]:
+def translated(api: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """The function; translated by AutoGraph where AutoGraph is on."""
-    return function if tf.executing_eagerly() else tf_internal.converted_by_autograph(function)
+    if tf.executing_eagerly():
+        return signature.traced(api, function, "so that the backward pass can run its steps again")
+    return tf_internal.converted_by_autograph(function)

@@ -218,7 +218,7 @@ class Recomputation:
             )
         try:
             with explained_errors(self.wording, function, args, kwargs):
-                trace, values = _traced(function, args, kwargs)
+                trace, values = _traced(api, function, args, kwargs)
         except _MergesReplicasError:
             warnings.warn(
                 f"{api}: '{name}' is not recomputed, because it merges the replicas of a strategy, as an all_reduce or "
@@ -253,7 +253,7 @@ class Recomputation:
                     lambda leaf: placeholder(leaf) if is_spec(leaf) else leaf, (list(args), kwargs)
                 )
                 return self.plan(function, args, kwargs)
-        return self._planned(text.name_of(function), _traced(function, args, kwargs)[0])[1]
+        return self._planned(text.name_of(function), _traced(self.wording.api, function, args, kwargs)[0])[1]
 
     def _build(self, name: str, trace: TracedCall) -> SegmentedFunction:
         if self.memory is None:
@@ -313,13 +313,15 @@ def is_recomputing() -> bool:
     return getattr(_thread, "depth", 0) > 0
 
 
-def _traced(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[TracedCall, list[Any]]:
+def _traced(
+    api: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[TracedCall, list[Any]]:
     """Traces a call; returns the trace and the values of its inputs."""
     args, kwargs = arrays_to_tensors((args, kwargs))
     _thread.depth = getattr(_thread, "depth", 0) + 1
     try:
         with _merges_noticed():
-            trace = TracedCall(function, args, kwargs)
+            trace = TracedCall(api, "so that the backward pass can compute it again", function, args, kwargs)
     finally:
         _thread.depth -= 1
     return trace, [*pytree.tensors_in((args, kwargs)), *trace.outside.values]

@@ -107,7 +107,7 @@ def scan(
     init = checkpointed_loop.to_tensors(_API, "init", init, "Put what a step only returns into its output y.")
     xs = checkpointed_loop.to_tensors(_API, "xs", xs, "Stack the values for the steps into Tensors.")
     num_steps = _number_of_steps(xs, None if length is None else checkpointed_loop.static_int(length))
-    f = checkpointed_loop.translated(f)
+    f = checkpointed_loop.translated(_API, f)
     loop = _Scan(f, init, xs, reverse, checkpoint)
     return loop(init, xs, num_steps)
 

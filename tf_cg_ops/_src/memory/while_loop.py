@@ -89,7 +89,7 @@ def while_loop(
 
     loop_vars = checkpointed_loop.to_tensors(_API, "loop_vars", loop_vars, "Use scan to collect values of the steps.")
     num_steps = _number_of_steps(maximum_iterations)
-    cond, body = map(checkpointed_loop.translated, (cond, body))
+    cond, body = (checkpointed_loop.translated(_API, function) for function in (cond, body))
     loop = _WhileLoop(cond, body, loop_vars, checkpoint)
     return loop(cond, loop_vars, num_steps)
 

@@ -121,7 +121,7 @@ class _Run:
         inputs = arrays_to_tensors((list(args), {key: x for key, x in kwargs.items() if key not in self.wanted}))
         name = text.name_of(function)
         with layer_values.replaced(mark):
-            call = TracedCall(function, *inputs)
+            call = TracedCall(_API, "to find the values inside it", function, *inputs)
         cut = Cut(_API, name, call.graph, call.inside, self.wanted, self.inside)
         for variable in call.variables:  # Their handles are inputs, so the call does not read them.
             tf_internal.variable_accessed(variable)

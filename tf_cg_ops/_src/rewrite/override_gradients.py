@@ -97,7 +97,7 @@ def override_gradients(
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         inputs = arrays_to_tensors((list(args), kwargs))
-        call = TracedCall(function, *inputs)
+        call = TracedCall(_API, "to give its ops other gradients", function, *inputs)
         inside, values = call.inside, [*pytree.tensors_in(inputs), *call.outside.values]
         orders = 3 if in_forward_mode(values) else 2  # Forward mode transposes, which is one derivative more.
         # With a tangent, TensorFlow loses the variable of a handle that is an argument.
