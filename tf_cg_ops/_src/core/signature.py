@@ -90,29 +90,27 @@ def call(
 
 
 def traced(api: str, function: Callable[..., Any], purpose: str, name: str | None = None) -> Callable[..., Any]:
-    """A function that `api` traces for this purpose; in eager mode, exceptions of code that needs values then say so.
+    """A function to trace; if the caller is in eager mode, exceptions of code that needs a value then say why it fails.
 
-    The name is by default its own. The mode is asked for now: when an exception arrives, the trace has ended.
+    The mode is asked for now: when an exception arrives, the trace has ended.
     """
-    if not tf.executing_eagerly():
-        return function
+    name = name or text.name_of(function)
 
-    @functools.wraps(function)
+    @functools.wraps(function, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except (TypeError, AttributeError, NotImplementedError) as error:
+            note = f"{api}: '{name}' is traced {purpose}, in eager mode too, so its Tensors have no values yet. "
+            note += (
+                "For `if` and `while`, decorate it with @tf.function. Instead of float(x), x.numpy() and NumPy, write "
+            )
             if not misfit(function, args, kwargs):
-                text.add_note(
-                    error,
-                    f"{api}: '{name or text.name_of(function)}' is traced {purpose}, in eager mode too. Its Tensors "
-                    "have no values yet: if it reads one, as in `if x > 0`, float(x), x.numpy() or np.sin(x), write "
-                    "tf.cond or tf.where (or decorate it with @tf.function, which translates `if` and `while`) and "
-                    "TensorFlow's functions, or tf_cg_ops.numpy_function.",
-                )
+                text.add_note(error, f"{note}TensorFlow's functions or tf_cg_ops.numpy_function.")
             raise
 
-    return call
+    call.__qualname__ = name
+    return call if tf.executing_eagerly() else function
 
 
 def bind(

@@ -15,7 +15,7 @@ from tf_cg_ops._src.keras.registration import argument_config, argument_from_con
 from tf_cg_ops._src.layers import layer_call
 from tf_cg_ops._src.memory.checkpoint_name import check_keep
 from tf_cg_ops._src.memory.plan import Plan, check_memory
-from tf_cg_ops._src.memory.recompute_grad import Recomputation
+from tf_cg_ops._src.memory.recompute_grad import Recomputation, check_plan_arguments
 
 _API = "layers.Recompute"
 
@@ -134,6 +134,7 @@ class Recompute:
         """Returns the plan for a call with these arguments in training, Tensors or their `tf.TensorSpec`."""
         if self._memory is None:
             raise ValueError(f"{_API}: plan needs memory=: write Recompute(layer, memory='auto').")
+        check_plan_arguments(_API, args)
         keras_internal.clear_losses(self)  # As in each call.
         call = layer_call.traceable(self.layer, self, args, {"training": True, **kwargs})
         return self._recomputation().plan(*call, {})

@@ -81,8 +81,6 @@ class Solver:
         def apply(u: tf.Tensor) -> tf.Tensor:
             return packing.pack(f"{api}: A must return", matrix(packing.unpack(u)), advice)
 
-        apply.__qualname__ = text.name_of(matrix)
-
         def precondition(u: tf.Tensor) -> tf.Tensor:
             if preconditioner is None:
                 return u
@@ -127,7 +125,7 @@ class Solver:
         Differentiating the iterations would be wrong if they end early, for example if `b` is an eigenvector.
         """
         wording = without_gradient_function(self.api, differentiated="function A")
-        traced = signature.traced(self.api, matrix.apply, "so that the gradient can apply its transpose")
+        traced = signature.traced(self.api, matrix.apply, "so that the gradient can apply its transpose", "A")
         equations = Equations(lambda unknowns, inputs: traced(unknowns[0]) - inputs[0], [x], [b])
 
         def apply_at(point: Point, u: tf.Tensor) -> tf.Tensor:

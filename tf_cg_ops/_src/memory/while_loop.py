@@ -105,6 +105,8 @@ class _WhileLoop:
 
         def step(goes_on: tf.Tensor, *leaves: tf.Tensor) -> list[tf.Tensor]:
             value = body(*carry.pack(leaves))
+            if getattr(value, "dtype", None) == tf.bool and any(leaf.dtype != tf.bool for leaf in carry.leaves):
+                raise TypeError(f"{_API}: body '{name}' must return loop_vars, got a bool. Pass cond first, then body.")
             if len(loop_vars) == 1 and not isinstance(value, (list, tuple)):
                 value = (value,)
             new = carry.leaves_of(value)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import pytree, signature, tf_internal
+from tf_cg_ops._src.core import pytree, tf_internal
 from tf_cg_ops._src.custom_gradient import foreign_rule
 from tf_cg_ops._src.custom_gradient.variables import handles_of
 from tf_cg_ops._src.graphs.graph_copy import GraphCopy, captures_of
@@ -106,11 +106,7 @@ class TracedCall:
       variables: The variables that the function read.
     """
 
-    def __init__(
-        self, api: str, purpose: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> None:
-        """Traces `function(*args, **kwargs)`. Messages say which API does it, and for what purpose."""
-        function = signature.traced(api, function, purpose)
+    def __init__(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         arguments = (list(args), kwargs)
         specs = [spec_of(tensor) for tensor in pytree.tensors_in(arguments)]
         # Layers of tf_keras ask whether AutoGraph may translate them.
