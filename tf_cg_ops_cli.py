@@ -299,6 +299,8 @@ def main() -> int:
     if model and not model.is_dir():  # The import of TensorFlow, which checks the rest, takes seconds.
         got = "a file" if model.exists() else "a path that does not exist"
         line = f"'{model}' must be a folder that tf.saved_model.save wrote, got {got}."
+        if model.suffix in (".keras", ".h5"):
+            line += " For a file of Keras, load the model, write model.export('folder'), and pass that folder."
         print(f"{_PROGRAM} {options.command}: {line}", file=sys.stderr)
         return 1
     # Hides TensorFlow's notes about the machine, except one that level 3 does not hide.
