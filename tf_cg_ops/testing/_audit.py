@@ -356,8 +356,7 @@ def _upstream(name: str, given: Any, outputs: Sequence[tf.Tensor]) -> list[tf.Te
     if not ys:
         dtypes = ", ".join(sorted({y.dtype.name for y in outputs}))
         raise ValueError(
-            f"{API}: '{name}' must return floating-point or complex numbers, which have gradients, got {dtypes}. Pass "
-            "floating-point numbers."
+            f"{API}: '{name}' must return floating-point or complex numbers, which have gradients, got {dtypes}."
         )
     if given is not None:
         leaves = [leaf if leaf is None else tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(given)]

@@ -90,10 +90,7 @@ def call(
 
 
 def traced(api: str, function: Callable[..., Any], purpose: str, name: str | None = None) -> Callable[..., Any]:
-    """A function to trace; if the caller is in eager mode, exceptions of code that needs a value then say why it fails.
-
-    The mode is asked for now: when an exception arrives, the trace has ended.
-    """
+    """A function to trace; if the caller is in eager mode now, errors of code that needs a value say why it fails."""
     name = name or text.name_of(function)
 
     @functools.wraps(function, updated=())

@@ -176,8 +176,7 @@ class _OfKeras3(Recompute):
         if not self.layer.built:
             parameters = inspect.signature(self.layer.build).parameters
             if keras_internal.has_default_build(self.layer):  # Then a call builds it.
-                build = signature.traced(_API, self.compute_output_spec, "to build it", self.layer.name)
-                build(*args, **kwargs)
+                signature.traced(_API, self.compute_output_spec, "to build it", self.layer.name)(*args, **kwargs)
             elif len(parameters) > 1:  # Named as Keras names them.
                 arguments = self._signature.bind(*args, **kwargs).arguments
                 shapes = {f"{n}_shape": self.keras.tree.map_structure(_shape, arguments[n]) for n in arguments}

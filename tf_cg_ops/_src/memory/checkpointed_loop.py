@@ -75,8 +75,7 @@ class Carry:
 
     def leaves_of(self, value: Any) -> list[tf.Tensor]:
         """The leaves of the carry that a step returned; an error if it differs from the carry that the step got."""
-        is_weak = lambda leaf: isinstance(leaf, tf_internal.WeakTensor)  # noqa: E731
-        value = tf.nest.map_structure(lambda leaf: tf.convert_to_tensor(leaf) if is_weak(leaf) else leaf, value)
+        value = tf.nest.map_structure(lambda x: x.to_tensor() if isinstance(x, tf_internal.WeakTensor) else x, value)
         try:
             tf.nest.assert_same_structure(self._structure, value, check_types=False, expand_composites=True)
             if _positions_of_none(self._structure) != _positions_of_none(value):
@@ -228,6 +227,5 @@ class _Program:
 
 def translated(api: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """The function; translated by AutoGraph where AutoGraph is on."""
-    if tf.executing_eagerly():
-        return signature.traced(api, function, "so that the backward pass can run its steps again")
-    return tf_internal.converted_by_autograph(function)
+    noted = signature.traced(api, function, "so that the backward pass can run its steps again")
+    return noted if tf.executing_eagerly() else tf_internal.converted_by_autograph(function)

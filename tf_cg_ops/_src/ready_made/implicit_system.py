@@ -205,10 +205,7 @@ class _Solve:
         """The solution of the user's function, which takes and returns structures."""
         subject = f"{self._problem.api}: the linear_solve for '{self._name}'"
 
-        calls = []
-
         def vjp_of_structure(u: Any) -> Any:
-            calls.append(u)
             advice = "Pass numbers with the structure, shapes and dtype of dy."
             packed = self._packing.pack(f"{subject} must call vjp with", u, advice)
             return self._packing.unpack(point.evaluate(("vjp", self._batched, self._problem.noun), self._vjp, packed))
@@ -217,9 +214,7 @@ class _Solve:
             try:
                 u = linear_solve(vjp_of_structure, self._packing.unpack(dy))
             except (TypeError, ValueError) as error:
-                if not calls:
-                    how = "is called with a function vjp and with dy. To solve with the matrix, leave linear_solve out."
-                    text.add_note(error, f"{subject} {how}")
+                text.add_note(error, f"{subject} gets a function vjp, and dy. To solve with the matrix, leave it out.")
                 raise
         return self._packing.pack(f"{subject} must return", u, "Return u with vjp(u) = dy.")
 
