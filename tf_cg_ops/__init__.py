@@ -1,5 +1,14 @@
 """Custom gradients for TensorFlow that are data in the graph.
 
+>>> import tensorflow as tf
+>>> import tf_cg_ops as cg
+>>> @cg.custom_gradient
+... def square(x):
+...     return x**2, lambda dy: dy * x  # Wrong: the derivative is 2 * x.
+>>> report = cg.testing.audit(square, [tf.constant([1.0, 2.0])])
+>>> report.rows[0].detail
+'The ratio is 0.5 everywhere, so a factor is wrong.'
+
 Begin with one of these. `help` of each shows an example first.
 
 - `custom_gradient`: a function that returns its value together with its gradient function.
@@ -20,7 +29,7 @@ import importlib as _importlib
 import typing as _typing
 
 # First: under a TensorFlow that the library was not built for, other imports may fail before its message.
-from tf_cg_ops._src.core import library as _library  # noqa: F401
+from tf_cg_ops._src.core import library as _library
 
 # isort: split
 from tf_cg_ops import compat as compat
@@ -28,7 +37,7 @@ from tf_cg_ops import linear as linear
 from tf_cg_ops import rules as rules
 from tf_cg_ops import sysconfig as sysconfig
 from tf_cg_ops._src import layers as _layers
-from tf_cg_ops._src import ops as _ops  # noqa: F401
+from tf_cg_ops._src import ops as _ops
 from tf_cg_ops._src.custom_gradient.custom_jvp import custom_jvp as custom_jvp
 from tf_cg_ops._src.custom_gradient.custom_vjp import custom_vjp as custom_vjp
 from tf_cg_ops._src.custom_gradient.decorator import custom_gradient as custom_gradient
@@ -102,6 +111,7 @@ __all__ = [
 _LAZY = ("layers", "saved_model", "testing")
 
 _layers.register_with_loaded_keras()
+del _layers, _library, _ops  # `help` would list them.
 
 
 def __dir__() -> list[str]:

@@ -8,7 +8,9 @@ import pathlib
 import re
 import shutil
 import sys
+import warnings
 import zipfile
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -17,26 +19,39 @@ import tensorflow as tf
 
 from tf_cg_ops import _demo, rules, saved_model, testing
 from tf_cg_ops._src.core import text
+from tf_cg_ops.saved_model import _inputs
 from tf_cg_ops.saved_model._folder import read_saved_model
 
 
 def run(options: argparse.Namespace) -> int:
     """Runs a command that `tf_cg_ops_cli` has parsed, and returns the exit status."""
     others = {"compare": _compare, "audit": _audit, "inspect": _inspect, "demo": lambda options: _demo.run()}
+    for_program = text.for_program.set(True)
     try:
-        return others.get(options.command, _write_copy)(options)
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: _print_to_stderr(_own_words(options.command, str(message)))
+            return others.get(options.command, _write_copy)(options)
     except BrokenPipeError:
         _redirect_to_null(sys.stdout)
     except Exception as error:
         _print_to_stderr(_error_line(options.command, error))
+    finally:
+        text.for_program.reset(for_program)
     return 1
+
+
+def _own_words(command: str, message: str) -> str:
+    """A message of this library with the name of the command instead of the function in Python."""
+    api, _, rest = message.partition(": ")
+    is_own = api.startswith("saved_model.") or api in ("audit", "tf_cg_ops")
+    return f"tf-cg-ops {command}: {rest}" if is_own else message
 
 
 def _error_line(command: str, error: Exception) -> str:
     """The line to print about an error: its own message if this library wrote it."""
     message = str(error)
-    if message.startswith(("saved_model.", "audit: ", "tf_cg_ops")):
-        return message
+    if (own := _own_words(command, message)) != message:
+        return own
     if isinstance(error, OSError):
         return (
             f"tf-cg-ops {command}: the operating system reports: {_os_reason(error)}. Check that path, its permissions "
@@ -122,42 +137,44 @@ def _compare(options: argparse.Namespace) -> int:
     api, inputs = "saved_model.compare", None
     if options.inputs:
         meta_graphs = read_saved_model(api, options.path).meta_graphs
-        names = {name for meta_graph in meta_graphs for name, s in meta_graph.signature_def.items() if s.inputs}
-        inputs = _read_inputs(api, options.inputs, sorted(names))
+        known = {name: s.inputs for each in meta_graphs for name, s in each.signature_def.items() if s.inputs}
+        inputs = _read_inputs(api, options.inputs, known)
     found = saved_model.compare(options.path, options.other, inputs)
     lines = [str(each) for each in found] or ["nothing that could be called"]
-    status = int(any(each.verdict == "different" for each in found))
-    return _print_output("compare", "\n".join(lines), "nothing was changed") or status
+    # A model that refuses the user's own inputs is a failure, too.
+    own = [each.verdict for each in found if each.name in (inputs or ()) and each.what != "gradients"]
+    status = "not compared" in own or any(each.verdict == "different" for each in found)
+    return _print_output("compare", "\n".join(lines), "nothing was changed") or int(status)
 
 
 def _read_inputs(
-    api: str, file: pathlib.Path, signatures: list[str], default: str | None = None
+    api: str, file: pathlib.Path, known: Mapping[str, Mapping[str, Any]], default: str | None = None
 ) -> dict[str, dict[str, np.ndarray]]:
     """Inputs from an .npz file, by signature and argument. Names can leave out the default, or the only signature."""
-    default = signatures[0] if len(signatures) == 1 else default
-    expected = "SIGNATURE/ARGUMENT" + (" or ARGUMENT" if default else "")
+    default = next(iter(known)) if len(known) == 1 else default
+    short = {key: (str(default), key) for key in known.get(default or "", ())}
+    places = {f"{name}/{key}": (name, key) for name in known for key in known[name]} | short
 
     def wrong_file(got: str) -> ValueError:
+        names = text.quoted(sorted(short or places))
         return ValueError(
-            f"{api}: '{file}' must be an .npz file with arrays named {expected}, got {got}. Write it with numpy.savez."
+            f"{api}: '{file}' must be an .npz file with arrays named {names}, got {got}. Write it with "
+            "numpy.savez(path, NAME=array)."
         )
 
+    if not zipfile.is_zipfile(file):
+        raise wrong_file("a file of another kind" if file.exists() else "a path that does not exist")
     try:
-        arrays = np.load(file)
-        if isinstance(arrays, np.ndarray):
-            raise ValueError("a single array")
-        with arrays:
+        with np.load(file) as arrays:
             arrays_by_name = dict(arrays)
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise wrong_file(str(error).partition("\n")[0].rstrip(".")) from error
+    if unknown := arrays_by_name.keys() - places.keys():
+        raise wrong_file(text.quoted(sorted(unknown)))
     inputs: dict[str, dict[str, np.ndarray]] = {}
-    for name, array in arrays_by_name.items():
-        signature, separator, argument = name.partition("/")
-        if not separator and default:
-            signature, argument = default, name
-        elif not separator:
-            raise wrong_file(f"an array named {name}")
-        inputs.setdefault(signature, {})[argument] = array
+    for array_name, array in arrays_by_name.items():
+        name, key = places[array_name]
+        inputs.setdefault(name, {})[key] = array
     return inputs
 
 
@@ -170,17 +187,18 @@ def _audit(options: argparse.Namespace) -> int:
             f"audit: --signature must name a signature of '{options.path}', got '{name}'. It has "
             f"{text.quoted(sorted(signatures))}."
         )
-    inputs = options.inputs and _read_inputs("audit", options.inputs, list(signatures), name)
-    if inputs is not None and name not in inputs:
-        raise ValueError(
-            f"audit: '{options.inputs}' must hold arrays named {name}/ARGUMENT, got {text.quoted(inputs)}."
-        )
-    given = inputs and inputs[name]
+    given = None
+    if options.inputs:
+        specs = {key: function.structured_input_signature[1] for key, function in signatures.items()}
+        given = _read_inputs("audit", options.inputs, specs, name).get(name, {})
+        if missing := specs[name].keys() - given:
+            raise ValueError(f"audit: '{options.inputs}' must also have {text.quoted(sorted(missing))} of '{name}'.")
+        given = _inputs.to_tensors("audit", name, given, specs[name])
     report = testing.audit(signatures[name], given, intended=options.intended, progress=_print_to_stderr)
+    status = _print_output("audit", str(report), "nothing was changed")
     if options.html is not None:
         options.html.write_text(report.to_html(), encoding="utf-8")
-    is_wrong = bool(report.wrong or report.first_nonfinite)
-    return _print_output("audit", str(report), "nothing was changed") or int(is_wrong)
+    return status or int(bool(report.wrong or report.first_nonfinite))
 
 
 def _load_with_signatures(path: pathlib.Path) -> Any:
@@ -188,8 +206,8 @@ def _load_with_signatures(path: pathlib.Path) -> Any:
     loaded = tf.saved_model.load(str(path))
     if not loaded.signatures:
         raise ValueError(
-            f"audit: '{path}' must have a signature, got none. Load it in Python, and pass one of its functions "
-            "to tf_cg_ops.testing.audit."
+            f"audit: '{path}' must have a signature, got none. Only Python can audit its functions, with "
+            "tf_cg_ops.testing.audit."
         )
     return loaded
 

@@ -19,9 +19,9 @@ from tf_cg_ops._src.graphs import control_flow
 from tf_cg_ops._src.ready_made.clip import clip as clip_gradients
 from tf_cg_ops._src.ready_made.clip import only_limit, to_limit
 from tf_cg_ops._src.rewrite import elementwise_ops
-from tf_cg_ops._src.rewrite.op_rules import UNREACHED
+from tf_cg_ops._src.rewrite.op_rules import UNREACHED, YIELDS
 
-__all__ = ["built_in", "clip", "deconvnet", "elementwise", "guided", "masked", "pass_through", "zero"]
+__all__ = ["built_in", "clip", "deconvnet", "dynamic_slice", "elementwise", "guided", "masked", "pass_through", "zero"]
 
 _CLIP = "rules.clip"
 
@@ -209,6 +209,41 @@ def zero(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
     return [tf.zeros_like(x) if zeros else None for x, zeros in zip(op.inputs, has_zeros, strict=True)]
 
 
+@functools.partial(_rule, key="'Slice'")
+def dynamic_slice(op: tf.Operation, *dy: tf.Tensor) -> list[tf.Tensor | None]:
+    """Gives `tf.slice` all derivatives under XLA. TensorFlow has "no entry for: XlaDynamicUpdateSlice" in the second.
+
+    >>> import tensorflow as tf
+    >>> import tf_cg_ops as cg
+    >>> f = cg.override_gradients(lambda x, i: tf.slice(x, [i], [2]) ** 3, {"Slice": cg.rules.dynamic_slice})
+    >>> args = [tf.constant([1.0, 2.0, 3.0]), tf.constant(1)]
+    >>> report = cg.testing.check_gradient(f, args, modes=["xla"], second_order=True)
+
+    The gradients are TensorFlow's, computed by ops that have a gradient. `x[i : i + 2]` does not need the rule.
+
+    Args:
+      op: A Slice or an XlaDynamicUpdateSlice.
+      *dy: The upstream gradient of the output, of its shape and dtype.
+
+    Returns:
+      A list with a gradient for the first input, and for the update if there is one, and None for the integers.
+
+    Raises:
+      ValueError: The op is of another type.
+    """
+    if op.type == "Slice":
+        return [_place(dy[0], op.inputs[1], op.inputs[0]), None, None]
+    if op.type != "XlaDynamicUpdateSlice":
+        raise ValueError(
+            f"rules.dynamic_slice: op must be a Slice or an XlaDynamicUpdateSlice, got '{op.name}' ({op.type})."
+        )
+    x, update, begin = op.inputs
+    size = tf.shape(update, begin.dtype)
+    begin = tf.clip_by_value(begin, 0, tf.shape(x, begin.dtype) - size)  # As the op does.
+    replaced = _place(tf.ones(size), begin, x) > 0
+    return [tf.where(replaced, tf.zeros_like(dy[0]), dy[0]), tf.strided_slice(dy[0], begin, begin + size), None]
+
+
 @functools.partial(_rule, key="tf_cg_ops.rules.elementwise", rule="masked")
 def elementwise(op: tf.Operation) -> bool:
     """Whether an op works element by element: a key for the rules of `tf_cg_ops.override_gradients`.
@@ -225,7 +260,7 @@ def elementwise(op: tf.Operation) -> bool:
 
     These are unary ops, binary ops with broadcasting, and casts, such as Log, Mul, Pow, Maximum, Cast and Betainc, if
     their output is real or complex. Ops that only select or pass on numbers, such as SelectV2, Identity and BiasAdd,
-    are not among them.
+    are not among them. A rule for a type such as "Exp", or for a name, comes before the one for `elementwise`.
 
     Args:
       op: A tf.Operation.
@@ -234,6 +269,9 @@ def elementwise(op: tf.Operation) -> bool:
       A bool. It is False for an op with a gradient that was registered under another name.
     """
     return elementwise_ops.is_elementwise(op)
+
+
+setattr(elementwise, YIELDS, True)
 
 
 @functools.partial(_rule, key="tf_cg_ops.rules.elementwise")
@@ -357,3 +395,9 @@ def clip(
 
 def _positive_part(dy: Any) -> Any:
     return tf.nn.relu(slices.to_dense(dy)) if dy.dtype.is_floating else dy
+
+
+def _place(part: Any, begin: Any, whole: Any) -> Any:
+    """Zeros of the shape of `whole`, with `part` at `begin`."""
+    shape, size = (tf.shape(x, begin.dtype) for x in (whole, part))
+    return tf.raw_ops.StridedSliceGrad(shape=shape, begin=begin, end=begin + size, strides=tf.ones_like(begin), dy=part)

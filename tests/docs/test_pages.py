@@ -2,7 +2,9 @@
 
 import doctest
 import json
+import pydoc
 import re
+import shutil
 import sys
 import urllib.parse
 
@@ -25,6 +27,8 @@ SEPARATOR = "----- the next block -----\n"
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.stem)
 def test_the_code_of_a_page_prints_what_is_below_it(page, tmp_path):
     """The blocks of a page share names and files, unless a block begins with a comment that asks for a fresh process."""
+    if page.stem == "jax":
+        shutil.copytree(ROOT / "tests" / "saved_model" / "jax_scan" / "model", tmp_path / "jax_model")
     processes = []
     for block in python_blocks(page.read_text()):
         if not processes or block[0].startswith("# In a fresh process.\n"):
@@ -69,6 +73,24 @@ def test_the_examples_of_the_docstring_run(name, tmp_path, monkeypatch):
         runner.run(example)
     assert runner.tries > 0
     assert runner.failures == 0
+
+
+# An object, what its help shows in the first lines, and what it never shows.
+FIRST_SCREENS = {
+    "package": (cg, ("import tf_cg_ops as cg", "@cg.custom_gradient", "cg.testing.audit("), ("SUBMODULES", "_library")),
+    "recompute_grad": (cg.recompute_grad, ('memory="auto"', ".plan(", "peak_bytes"), ()),
+}
+
+
+@pytest.mark.parametrize("name", FIRST_SCREENS)
+def test_help_begins_with_an_example(name):
+    value, first, never = FIRST_SCREENS[name]
+    shown = pydoc.plain(pydoc.render_doc(value))
+    lines = shown.splitlines()
+    begin = next(i for i, line in enumerate(lines) if ">>> import" in line)
+    assert begin < 12
+    assert all(part in "\n".join(lines[begin : begin + 10]) for part in first)
+    assert not [part for part in never if part in shown]
 
 
 SHAPES = re.findall(

@@ -43,7 +43,8 @@ def test_the_first_batch_sets_the_scale(library, name):
     layer = layers_of(library).FakeQuant(**options)
     assert np.isnan(layer(X)).all()  # Rather than numbers that nothing has set.
     for bad in (np.zeros_like(X), np.full_like(X, np.inf)):
-        layer(bad, training=True)
+        y = layer(bad, training=True)
+        assert np.isnan(y).all() == (name == "not trained" or np.isinf(bad).all())
     for factor, scale in zip((1, 2), expected(X), strict=True):
         y = tf.function(layer)(factor * X, training=True)
         np.testing.assert_allclose(layer.scale, np.broadcast_to(scale, layer.scale.shape), rtol=1e-5)

@@ -156,6 +156,11 @@ ROWS = {
     "rules.built_in": rule(cg.rules.built_in, lambda dy: FACTOR * dy),
     "rules.clip": rule(cg.rules.clip(norm=1.0), lambda dy: shrink(FACTOR * dy)),
     "rules.deconvnet": rule(cg.rules.deconvnet, lambda dy: np.where(dy > 0, dy, 0)),
+    "rules.dynamic_slice": Row(
+        cg.override_gradients(
+            lambda x: tf.slice(x, tf.zeros_like(tf.shape(x)), tf.shape(x)), {"Slice": cg.rules.dynamic_slice}
+        )
+    ),
     "rules.guided": rule(cg.rules.guided, lambda dy: FACTOR * np.where(dy > 0, dy, 0)),
     "rules.masked": Row(
         cg.override_gradients(hidden, {cg.rules.elementwise: cg.rules.masked}),

@@ -135,10 +135,25 @@ def test_nan_is_not_hidden(dtype, axis):
     y, [dx] = vjp(lambda: cg.fake_quant(x, 1.0 if axis is None else [1.0] * 3, axis=axis), [x], dy)
     np.testing.assert_array_equal(y, [np.nan, 1, -128])
     np.testing.assert_array_equal(dx, [0, 10, 0])
+    compiled = tf.function(
+        lambda x: cg.fake_quant(x, 1.0 if axis is None else [1.0] * 3, 4, axis=axis), jit_compile=True
+    )
+    np.testing.assert_array_equal(compiled(x), [np.nan, 1, -8])  # TensorFlow's op alone makes a number of nan there.
     for bad in (0.0, -1.0, np.inf, np.nan):
         scale = tf.constant(bad if axis is None else [1.0, bad, 1.0], dtype)
         for function in (cg.fake_quant, tf.function(cg.fake_quant, jit_compile=True)):
             assert np.isnan(function(x, scale, axis=axis)[1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_scale_that_does_not_fit_is_an_error_at_run_time(dtype):
+    for axis, wrong in ((-1, [0.1, 1.0]), (0, [0.1, 1.0, 2.0, 3.0]), (None, [0.1, 0.2])):
+        specs = [tf.TensorSpec([None] * 3, dtype), tf.TensorSpec(None if axis is None else [None], dtype)]
+        quantized = tf.function(lambda x, s, axis=axis: cg.fake_quant(x, s, axis=axis), input_signature=specs)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="fake_quant: scale must have the shape"):
+            quantized(tf.ones([1, 2, 4], dtype), tf.constant(wrong, dtype))
+        fitting = tf.ones([] if axis is None else [[1, 2, 4][axis]], dtype)
+        np.testing.assert_array_equal(quantized(tf.ones([1, 2, 4], dtype), fitting), np.ones([1, 2, 4]))
 
 
 def test_a_variable_is_trained_and_an_upstream_of_slices_is_taken(gradient):
@@ -200,6 +215,11 @@ LITE = {
     "concatenation": (lambda x: tf.concat([cg.fake_quant(conv(x, each), 0.3) for each in (ALL, 2 * ALL)], -1), {}, 0),
     "ten layers": (lambda x: deep(x, True), {}, 0),
     "ten layers that are not folded": (lambda x: deep(x, False), {}, 2),
+    "a matrix with a scale for each input": (
+        lambda x: tf.reshape(x, [1, 64]) @ weight(MATRIX, np.linspace(0.01, 0.1, 64, dtype=np.float32), axis=0),
+        {},
+        (2, 99),
+    ),
     "two quantizers": (lambda x: unsigned(tf.nn.relu(x), 0.01), {}, (5, 30)),  # It leaves one out.
     "max pooling": (lambda x: tf.nn.max_pool2d(x, 2, 2, "VALID"), {}, 1),
     "softmax": (lambda x: 50 * tf.nn.softmax(x), {}, 1),
@@ -239,6 +259,9 @@ REFUSED = {
     "matrix product": lambda x: tf.reshape(x, [1, 64]) @ weight(MATRIX, OUT[:3], axis=-1),
     "convolution of one dimension": lambda x: tf.nn.conv1d(x[0], weight(KERNEL[0], OUT, axis=-1), 1, "SAME"),
     "transposed": lambda x: transposed(x, IN, axis=-2),
+    "three dimensions": lambda x: tf.nn.conv3d(
+        tf.reshape(x, [1, 4, 4, 2, 2]), weight(KERNEL.reshape([3, 3, 3, 2, 4]), OUT[:4], axis=-1), [1] * 5, "SAME"
+    ),
     "concatenation": lambda x: tf.concat([cg.fake_quant(x, 0.3), cg.fake_quant(x, 0.2)], -1),
 }
 

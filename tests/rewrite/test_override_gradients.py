@@ -97,6 +97,16 @@ CASES = {
         {"inner/first": fivefold},
         DY * (5.0 + np.cos(X)),
     ),
+    "a type before elementwise": (
+        lambda x: tf.exp(tf.sin(x)),
+        {cg.rules.elementwise: cg.rules.pass_through, "Sin": fivefold},
+        5.0 * DY,
+    ),
+    "a name before elementwise": (
+        lambda x: tf.sin(tf.sin(x), name="inner/first"),
+        {cg.rules.elementwise: cg.rules.pass_through, "inner/first": fivefold},
+        5.0 * DY,
+    ),
     "a predicate": (lambda x: tf.sin(x) + tf.cos(x), {lambda op: op.type in ("Sin", "Cos"): fivefold}, 10.0 * DY),
 }
 
@@ -169,7 +179,7 @@ def test_the_function_itself_stays_as_it_is_and_nothing_is_registered():
 
 def test_the_first_matching_rule_counts():
     rules = {lambda op: op.type == "Sin": fivefold, "Sin": lambda op, dy: 0.0 * dy}
-    with pytest.raises(ValueError, match="an op of 'sin', got no match for 'Sin'"):
+    with pytest.raises(ValueError, match="got 'Sin', whose ops all have the rule for the predicate '<lambda>'"):
         cg.override_gradients(tf.sin, rules)(tf.constant(X))
     assert_overridden(cg.override_gradients(tf.sin, rules, unmatched="ignore"), tf.sin, 5.0 * DY)
 

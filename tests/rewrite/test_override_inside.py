@@ -80,7 +80,7 @@ def gradient(function, mode="eager"):
 def test_a_rule_that_reaches_no_op_is_an_error_unless_you_replace_the_gradients(name, mode):
     function, inside, slope = INSIDE[name]
     message = (
-        r"override_gradients: each key of rules must match an op of '\S+' that gradients reach, got 'Sigmoid', which only "
+        r"override_gradients: each rule must match an op of '\S+' that gradients reach, got 'Sigmoid', which only "
         rf"matches ops inside functions that have their own gradient: '{inside}' \(1\)\. Pass inside=True to replace their "
         r"gradients by TensorFlow's gradient of their ops, with your rules\."
     )

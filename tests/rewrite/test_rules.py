@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 import tf_cg_ops as cg
 
@@ -65,3 +66,48 @@ def test_a_limit_is_clipped_over_all_inputs_and_may_change():
         dz = [DY * X[::-1], DY * X]
         factor = min(1.0, value / np.sqrt(np.sum(np.square(dz))))
         np.testing.assert_allclose(gradient(overridden), factor * (dz[0] + dz[1][::-1]), rtol=1e-6)
+
+
+def _update(x, begin):
+    """Writes a part of `x` elsewhere. `tf.slice` has this op as its gradient under XLA, and TensorFlow stops there."""
+    update = gen_xla_ops.xla_dynamic_update_slice(input=x**3, update=tf.slice(x, [0, 0], [2, 3]) ** 4, indices=begin)
+    return update**2
+
+
+# The same with ops that have all derivatives. XLA moves a part that does not fit back into the tensor.
+def _scattered(x, begin):
+    begin = tf.minimum(begin, [2, 1])
+    places = tf.stack(tf.meshgrid(tf.range(2) + begin[0], tf.range(3) + begin[1], indexing="ij"), -1)
+    return tf.tensor_scatter_nd_update(x**3, places, x[:2, :3] ** 4) ** 2
+
+
+SLICES = {
+    "slice": (lambda x, begin: tf.slice(x, begin, [2, -1]) ** 5, lambda x, begin: x[1:3, 1:] ** 5, [1, 1]),
+    "update": (_update, _scattered, [1, 1]),
+    "update beyond the end": (_update, _scattered, [3, 3]),
+}
+
+
+@pytest.mark.parametrize(("case", "mode"), [*pairs(SLICES, ["jit"]), ("slice", "eager"), ("slice", "traced")])
+def test_slices_have_all_derivatives_under_xla(case, mode):
+    function, plain, begin = SLICES[case]
+    x, begin = tf.constant(np.arange(1.0, 17.0).reshape(4, 4) / 8.0), tf.constant(begin)
+    rules = dict.fromkeys(["Slice", "XlaDynamicUpdateSlice"], cg.rules.dynamic_slice)
+
+    def derivative(function, order):
+        if order == 0:
+            return lambda x, begin: function(x, begin)
+        return lambda x, begin: _weighted_gradient(derivative(function, order - 1), x, begin)
+
+    overridden = cg.override_gradients(function, rules, unmatched="ignore")
+    for order in (1, 2, 3):
+        found = RUNS[mode](derivative(overridden, order))(x, begin)
+        np.testing.assert_allclose(found, derivative(plain, order)(x, begin), rtol=1e-12)
+
+
+def _weighted_gradient(function, x, begin):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x, begin)
+    weights = tf.reshape(tf.range(1, tf.size(y) + 1), tf.shape(y))
+    return tape.gradient(y, x, output_gradients=tf.cast(weights, x.dtype))

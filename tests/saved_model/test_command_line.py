@@ -17,6 +17,7 @@ import tensorflow as tf
 import tf_cg_ops as cg
 import tf_cg_ops_cli
 from tf_cg_ops import _command_line, saved_model
+from tf_cg_ops._src.core import text
 
 from ..support.processes import run_python
 from ..support.saved_models import Model, gradient, ops_of
@@ -71,6 +72,12 @@ def test_a_folder_that_is_not_there_is_noticed_before_tensorflow_is_imported(tmp
             assert program.main() == 1
             said = f"tf-cg-ops {command}: '{path}' must be a folder that tf.saved_model.save wrote, got {got}.\n"
             assert capsys.readouterr() == ("", said)
+    (tmp_path / "model").mkdir()
+    for html in ("missing/a.html", "model"):
+        monkeypatch.setattr(sys, "argv", ["tf-cg-ops", "audit", "model", "--html", html])
+        assert program.main() == 1
+        said = f"tf-cg-ops audit: --html must be a file in a folder that exists, got '{html}'.\n"
+        assert capsys.readouterr() == ("", said)
     monkeypatch.setattr(sys, "argv", ["tf-cg-ops", "inspect"])
     with pytest.raises(SystemExit, match="2"):
         program.main()
@@ -83,10 +90,18 @@ RULE = (
 PLACE = "must be a place and saved, autodiff, pass_through or zero, such as IdentityN=autodiff, got 'IdentityN'"
 WRONG = {
     "": "the following arguments are required: COMMAND",
-    "srtip": "argument COMMAND: invalid choice: 'srtip' (choose from strip, override, adopt, add-gradients, compare, audit, inspect, demo)",
+    "srtip": "argument COMMAND: invalid choice: 'srtip' (choose from demo, audit, inspect, adopt, override, strip, add-gradients, compare)",
     "strip a": "the following arguments are required: TARGET",
     "strip a b --nocheck": "unrecognized arguments: --nocheck",
+    "--nocheck strip a b": "unrecognized arguments: --nocheck",
     "inspect": "the following arguments are required: PATH",
+    "audit --intended spike": "the following arguments are required: MODEL",
+    "audit --intended m --html": "argument --html: expected one argument",
+    "add-gradients a --of y --wrt x b": "the following arguments are required: TARGET",
+    "add-gradients --of y b --wrt x --lite": "the following arguments are required: SOURCE, TARGET",
+    "override a b Relu=guided Relu=zero": "argument TYPE=RULE: must name 'Relu' once, got it 2 times",
+    "add-gradients a b --of y --wrt x --rule Relu=zero --rule Relu=zero": "argument --rule: must name 'Relu' once, got it 2 times",
+    "adopt a b --place c=saved d=zero c=zero": "argument --place: must name 'c' once, got it 2 times",
     "adopt a b --place IdentityN": f"argument --place: {PLACE}",
     "add-gradients a b": "the following arguments are required: --of, --wrt",
     "demo --output a": "argument --output: this demo writes no files. The demo that trains on real data is examples/demo.py in the "
@@ -101,9 +116,7 @@ WRONG = {
 def test_wrong_use_is_one_line_and_2(arguments, capsys):
     with pytest.raises(SystemExit) as caught:
         tf_cg_ops_cli.parse(arguments.split())
-    # Python asks the outer parser about arguments that no parser knows.
-    outer = arguments in ("", "srtip") or WRONG[arguments].startswith("unrecognized")
-    command = "" if outer else f" {arguments.split()[0]}"
+    command = "" if arguments in ("", "srtip", "--nocheck strip a b") else f" {arguments.split()[0]}"
     captured = capsys.readouterr()
     # How Python quotes the choices depends on its version.
     said = re.sub("choose from .*\\)", lambda choices: choices.group().replace("'", ""), captured.err)
@@ -111,7 +124,36 @@ def test_wrong_use_is_one_line_and_2(arguments, capsys):
     assert (caught.value.code, captured.out) == (2, "")
 
 
-COMMANDS = ["", "strip", "override", "adopt", "add-gradients", "compare", "audit", "inspect", "demo"]
+# The values of an option follow it, or repeat it. The arguments of a command come first, last or between.
+READ = {
+    "audit --intended spike m": {"path": "m", "intended": ["spike"]},
+    "audit --html f --intended a b m": {"path": "m", "intended": ["a", "b"]},
+    "audit --html f m --intended a b": {"path": "m", "intended": ["a", "b"]},
+    "add-gradients m t --of y --wrt a b": {"of": ["y"], "wrt": ["a", "b"]},
+    "add-gradients --of y z --wrt a b m t": {"source": "m", "target": "t", "of": ["y", "z"], "wrt": ["a", "b"]},
+    "add-gradients m t --of y --of z --wrt a --wrt b c": {"of": ["y", "z"], "wrt": ["a", "b", "c"]},
+    "add-gradients m t --of y --wrt a --output b c --given d e": {"outputs": ["b", "c"], "given": ["d", "e"]},
+    "add-gradients m t --of y --wrt a": {"outputs": [], "given": [], "rules": None},
+    "add-gradients m t --of y --wrt a --rule A=zero B=zero": {"rules": [("A", "zero", {}), ("B", "zero", {})]},
+    "adopt m t --place a=saved b=zero": {"place": [("a", "saved"), ("b", "zero")]},
+}
+
+
+@pytest.mark.parametrize("arguments", READ)
+def test_options_with_several_values(arguments):
+    found = vars(tf_cg_ops_cli.parse(arguments.split()))
+    assert {name: str(found[name]) for name in READ[arguments]} == {name: str(x) for name, x in READ[arguments].items()}
+
+
+COMMANDS = ["", "demo", "audit", "inspect", "adopt", "override", "strip", "add-gradients", "compare"]
+
+
+def test_help_lists_the_commands_in_the_order_in_which_one_needs_them_with_an_example(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        tf_cg_ops_cli.parse(["--help"])
+    listed, _, examples = capsys.readouterr().out.partition("Examples:\n")
+    assert re.findall(r"^    ([a-z-]+)\b", listed, re.M) == COMMANDS[1:]
+    assert re.findall(r"^  tf-cg-ops ([a-z-]+)", examples, re.M) == COMMANDS[1:]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -136,6 +178,12 @@ COPYING = [
     ),
     (tf.nn.silu, "override Sigmoid=zero Tan=zero --inside --ignore-unmatched", SILU_GRADIENT, "overridden  2 Sigmoid"),
     (lambda x: tf.where(x > 0, tf.math.log(x), 0.0), "override elementwise=masked", [0.0, -5.0], "overridden  1 Log"),
+    (
+        lambda x: tf.exp(tf.nn.relu(x)),
+        "override elementwise=pass_through Relu=clip:value=5",
+        [0.0, -5.0],
+        "overridden  1 Exp, 1 Relu",
+    ),
     (
         lambda x: TRIPLED(TRIPLED(x)),
         "adopt",
@@ -211,27 +259,147 @@ def test_compare_with_inputs_from_a_file(model, tmp_path, capsys):
             "values of .f: equal, bit for bit",
             "gradients of .f: different by 1 of the largest element (input 0)",
         ]
-    np.savez(tmp_path / "inputs.npz", z=np.ones(2))
-    status, out, err = main(capsys, "compare", model, model, "--inputs", tmp_path / "inputs.npz")
-    assert (status, out) == (1, "")
-    assert err.startswith("saved_model.compare: inputs must be for ")
     status, out, err = main(capsys, "compare", model, model)
     assert (status, err, {line.partition(": ")[2] for line in out.splitlines()}) == (0, "", {"equal, bit for bit"})
 
 
 def test_a_file_without_inputs_is_an_error(model, tmp_path, capsys):
-    (tmp_path / "text.npz").write_text("text")
+    (tmp_path / "text.npz").write_text("1.0,2.0")
     with (tmp_path / "single.npz").open("wb") as opened:
         np.save(opened, np.ones(3))
     np.savez(tmp_path / "pickled.npz", x=np.array([{}]))
-    expected = (
-        "'{}' must be an .npz file with arrays named SIGNATURE/ARGUMENT or ARGUMENT, got .*. Write it with numpy.savez."
-    )
-    for kind in ("missing", "text", "single", "pickled"):
+    np.savez(tmp_path / "unnamed.npz", np.ones([3, 2]))
+    np.savez(tmp_path / "wrong.npz", **{"x": np.ones([3, 2]), "other/x": np.ones(2), "z": np.ones(2)})
+    np.savez(tmp_path / "wide.npz", x=np.ones([3, 5]))
+    np.savez(tmp_path / "words.npz", x=np.array([["a", "b"]]))
+    named = "'{}' must be an .npz file with arrays named 'x', got {}. Write it with numpy.savez(path, NAME=array)."
+    fitting = "'serving_default' must get inputs like 'x': float32 (None, 2), got: {}."
+    for kind, got in {
+        "missing": "a path that does not exist",
+        "text": "a file of another kind",
+        "single": "a file of another kind",
+        "pickled": "Object arrays cannot be loaded when allow_pickle=False",
+        "unnamed": "'arr_0'",
+        "wrong": "'other/x', 'z'",
+        "wide": "Shape of tensor input [3,5] is not compatible with expected shape [?,2]",
+        "words": "could not convert string to float: np.str_('a')",
+    }.items():
         file = tmp_path / f"{kind}.npz"
-        status, out, err = main(capsys, "compare", model, model, "--inputs", file)
-        assert (status, out) == (1, "")
-        assert re.fullmatch(f"saved_model.compare: {expected.format(file)}\n", err)
+        for command, *models in (["compare", model, model], ["audit", model]):
+            status, out, err = main(capsys, command, *models, "--inputs", file)
+            said = fitting.format(got) if kind in ("wide", "words") else named.format(file, got)
+            assert (status, out, err) == (1, "", f"tf-cg-ops {command}: {said}\n")
+
+
+def twice(folder, **functions):
+    """A model of these functions of a float32 `x` of two columns, which are its signatures."""
+    module = tf.Module()
+    module.functions = {
+        name: tf.function(f, input_signature=[tf.TensorSpec([None, 2], name="x")]) for name, f in functions.items()
+    }
+    tf.saved_model.save(module, folder, signatures=module.functions)
+    return folder
+
+
+def test_audit_casts_inputs_and_says_which_are_missing(tmp_path, capsys):
+    @cg.custom_gradient
+    def square(x):
+        return x**2, lambda dy: 2.0 * x * dy
+
+    x, z = tf.TensorSpec([None], name="x"), tf.TensorSpec([None], name="z")
+    module = tf.Module()
+    module.f = tf.function(lambda x, z: {"y": square(x) * z}, input_signature=[x, z])
+    tf.saved_model.save(module, tmp_path / "model", signatures=module.f)
+    for dtype in (np.float64, np.float16, np.int64):
+        np.savez(tmp_path / "inputs.npz", x=np.ones(3, dtype), **{"serving_default/z": np.ones(3, dtype)})
+        status, out, err = main(capsys, "audit", tmp_path / "model", "--inputs", tmp_path / "inputs.npz")
+        assert (status, err) == (0, "1 custom gradient\n")
+        assert "1 right" in out
+    np.savez(tmp_path / "inputs.npz", x=np.ones(3))
+    status, out, err = main(capsys, "audit", tmp_path / "model", "--inputs", tmp_path / "inputs.npz")
+    assert (status, out) == (1, "")
+    assert err == f"tf-cg-ops audit: '{tmp_path / 'inputs.npz'}' must also have 'z' of 'serving_default'.\n"
+
+
+def test_compare_fails_if_a_model_refuses_the_inputs(tmp_path, capsys):
+    def of_batches_of_two(x):
+        with tf.control_dependencies([tf.debugging.assert_equal(tf.shape(x)[0], 2)]):
+            return {"y": 2.0 * x}
+
+    folder = twice(tmp_path / "model", f=of_batches_of_two)
+    for size, status in {2: 0, 3: 1}.items():
+        np.savez(tmp_path / "inputs.npz", x=np.ones([size, 2]))
+        found, out, _ = main(capsys, "compare", folder, folder, "--inputs", tmp_path / "inputs.npz")
+        assert found == status
+        assert ("values of f: not compared (the first model raises InvalidArgumentError" in out) == bool(status)
+    assert main(capsys, "compare", folder, folder)[0] == 0
+
+
+def test_compare_says_which_names_each_model_has(tmp_path, capsys):
+    models = {
+        "y": twice(tmp_path / "y", f=lambda x: {"y": x}),
+        "z": twice(tmp_path / "z", f=lambda x: {"z": x}),
+        "y, z": twice(tmp_path / "yz", f=lambda x: {"y": x, "z": x}),
+        "g": twice(tmp_path / "g", g=lambda x: {"y": x}),
+        "sum": twice(tmp_path / "sum", f=lambda x: {"y": tf.reduce_sum(x, 0)}),
+    }
+    module = tf.Module()
+    module.f = tf.function(lambda q: {"y": q}, input_signature=[tf.TensorSpec([None, 2], name="q")])
+    tf.saved_model.save(module, tmp_path / "q", signatures={"f": module.f})
+    np.savez(tmp_path / "inputs.npz", x=np.ones([3, 2]))
+    for other, options, said in (
+        (models["z"], [], "different (the first model has 'output y', the second model 'output z')"),
+        (models["y, z"], [], "different (the first model has 'output y', the second model 'output y', 'output z')"),
+        (models["g"], [], "different (the second model does not have it)"),
+        (models["sum"], [], "different (output y is float32 [2, 2] in the first model, float32 [2] in the second)"),
+        (tmp_path / "q", ["--inputs", tmp_path / "inputs.npz"], "different (the second model takes 'q', not 'x')"),
+    ):
+        status, out, err = main(capsys, "compare", models["y"], other, *options)
+        assert (status, err, out.splitlines()[0]) == (1, "", f"values of f: {said}")
+
+
+# A command for a model with a silu, and what it says, in the words of the command.
+NOT_IN_PYTHON = {
+    "override Sigmoid=zero": "'IdentityN' (1). Pass --inside to replace their gradients",
+    "add-gradients --of y --wrt x --rule Sigmoid=zero": "First use override with --inside to replace their",
+    "add-gradients --of y --wrt x --rule Sin=zero": "Name one of these types, write elementwise, or leave the rule out.",
+    "add-gradients --of y --wrt x --flex": "flex must come with --lite, got it alone.",
+    "add-gradients --of y --wrt x --output r": "--output must be values inside, such as 'inner:relu', got 'r'.",
+    "add-gradients --of y --wrt x --given r": "--given must be values inside, such as 'inner:relu', got 'r'.",
+    "adopt --place f=saved": "--place must be places of tf.custom_gradient in ",
+}
+
+
+@pytest.mark.parametrize("command", NOT_IN_PYTHON)
+def test_messages_are_in_the_words_of_the_command(command, tmp_path, capsys):
+    source = twice(tmp_path / "source", serving_default=lambda x: {"y": tf.nn.silu(tf.square(x))})
+    name, *rest = command.split()
+    status, out, err = main(capsys, name, source, tmp_path / "target", *rest)
+    assert (status, out) == (1, "")
+    assert err.startswith(f"tf-cg-ops {name}: ")
+    assert NOT_IN_PYTHON[command] in err
+    assert not [part for part in ("saved_model.", "=True", "key", "tf_cg_ops") if part in err]
+    assert not text.for_program.get()
+
+
+def test_audit_prints_its_advice_in_the_words_of_the_command(tmp_path, capsys):
+    @cg.custom_gradient
+    def spike(x):
+        return tf.cast(x > 0.0, x.dtype), lambda dy: dy
+
+    source = twice(tmp_path / "source", f=lambda x: {"y": spike(x)})
+    assert "Declare an intended gradient with --intended." in main(capsys, "audit", source)[1]
+    assert "--intended says so" in main(capsys, "audit", "--intended", "spike", source)[1]
+    assert "audit: --intended must have names or places" in main(capsys, "audit", source, "--intended", "x")[2]
+
+
+@pytest.mark.filterwarnings("always")
+def test_warnings_are_lines_in_the_words_of_the_command(tmp_path, capsys):
+    source = twice(tmp_path / "source", f=lambda x: {"y": tf.exp(x) @ tf.eye(2)})
+    status, _, err = main(capsys, "override", source, tmp_path / "target", "elementwise=masked")
+    assert status == 0
+    assert err.startswith("tf-cg-ops override: the rule 'masked' does not reach MatMul (1) in ")
+    assert err.count("\n") == 1
 
 
 def test_host_functions_and_random_results_are_shown(tmp_path, capsys):
@@ -301,7 +469,8 @@ def test_files_in_the_way_are_reported_in_one_line(model, tmp_path, capsys):
     assert err in [REPORTS.format("strip", "No such file or directory", source / name) for name in ("link", "other")]
     assert list(tmp_path.iterdir()) == [source]
     status, out, err = main(capsys, "audit", model, "--html", tmp_path)
-    assert (status, out) == (1, "")
+    assert status == 1
+    assert "2 custom gradients" in out, "the table is not lost"
     assert err.endswith("\n" + REPORTS.format("audit", "Is a directory", tmp_path))
 
 

@@ -239,6 +239,7 @@ def add_gradients(
     inner = {key: _names(key, value) if value else [] for key, value in {"outputs": outputs, "given": given}.items()}
     for key, names in inner.items():
         if not all(each.startswith(_INNER) for each in names):
+            key = text.written(key, f"--{key.removesuffix('s')}")
             raise ValueError(f"{_API}: {key} must be values inside, such as 'inner:relu', got {text.quoted(names)}.")
     if not (isinstance(name, str) and _NAME.fullmatch(name)):
         wrong = ValueError if isinstance(name, str) else TypeError
@@ -248,7 +249,7 @@ def add_gradients(
         convert.to_bool(_API, key, value) for key, value in {"lite": lite, "flex": flex, "check": check}.items()
     )
     if flex and not lite:
-        raise ValueError(f"{_API}: flex is an option of lite=True, got lite=False.")
+        raise ValueError(f"{_API}: flex must come with {text.written('lite=True', '--lite')}, got it alone.")
     table = None if rules is None else RuleTable(_API, rules, inside=False, unmatched="error")
     rate = update if update is None or isinstance(update, str) else float(update)
     training = Training(_API, None if update is None else optimizer, rate, state == "arguments")
@@ -268,8 +269,8 @@ def add_gradients(
         if has_weights and taken:
             has = "name is it" if taken[0] == name else f"'{path}' has it"
             raise ValueError(
-                f"{_API}: with lite=True and update, {taken[0]!r} must be a free name for a signature, but {has}. "
-                "Choose another name, or write state='arguments'."
+                f"{_API}: for an update in LiteRT, {taken[0]!r} must be a free name for a signature, but {has}. "
+                "Choose another name, or pass the weights as arguments."
             )
         with _with_gradients(meta_graph, path, saved.function, adopted) as folder:
             with raised_as_value_error(_API, path, "load"):
@@ -283,7 +284,7 @@ def add_gradients(
                 clashes = [each.name for each in function.variables if each.name.removesuffix(":0") in (name, *weights)]
                 if clashes:
                     raise ValueError(
-                        f"{_API}: with lite=True, the names of signatures must differ from those of variables, got "
+                        f"{_API}: for LiteRT, the names of signatures must differ from those of variables, got "
                         f"{text.quoted(clashes)}. LiteRT's converter fails otherwise. Rename the variable."
                     )
                 variables = [*function.variables, *slots.values()]
@@ -341,7 +342,7 @@ def _check_training(of: list[str], loss: Any, update: Any, optimizer: Any, state
     if update is None:
         if optimizer != "sgd":
             raise ValueError(
-                f"{_API}: optimizer must have a learning rate, got {optimizer!r} and no update. Write update=0.001."
+                f"{_API}: optimizer must come with an update such as 0.001, its learning rate, got {optimizer!r} alone."
             )
         return
     is_number = isinstance(update, numbers.Real) and not isinstance(update, bool)
@@ -370,7 +371,8 @@ def _with_gradients(
     try:
         adoption.change(proto.meta_graphs, path)
     except ValueError as error:
-        raise ValueError(f"{_API}: write a copy with saved_model.adopt first, and pass it, because {error}") from error
+        adopt = text.written("saved_model.adopt", "tf-cg-ops adopt")
+        raise ValueError(f"{_API}: write a copy with {adopt} first, and pass it, because {error}") from error
     adopted.extend(adoption.adopted)
     # Only the new signature is traced from this model, so that the others stay as they are.
     with tempfile.TemporaryDirectory() as folder:
@@ -476,7 +478,7 @@ class _Gradients:
         self._check_names("wrt", "inputs", [key for key in self.wrt if key in specs or key in unknown], specs, named)
         for option, wanted in {
             "an update": self.training.optimizer,
-            "state='arguments'": self.training.as_arguments,
+            "weights as arguments": self.training.as_arguments,
         }.items():
             if wanted and not patterns:
                 raise ValueError(
@@ -523,9 +525,10 @@ class _Gradients:
         try:
             found = tf.gradients(ys, [source for _, source in sources], dys or None, name="d") if sources else []
         except LookupError as error:
+            python = "rules={'Round': tf_cg_ops.rules.pass_through}"
             raise ValueError(
                 f"{_API}: all ops from wrt to of must have a gradient. {reason_of(error).partition('. ')[0]}. Pass a "
-                "rule for this type of op, as in rules={'Round': tf_cg_ops.rules.pass_through}."
+                f"rule for this type of op, as in {text.written(python, '--rule Round=pass_through')}."
             ) from error
         gradients: dict[str, tf.Tensor] = {}
         missing: list[str] = []

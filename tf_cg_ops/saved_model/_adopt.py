@@ -201,9 +201,9 @@ class Adoption:
         unmatched = set(named) - {*places, *(found.node for found in self.adopted)}
         if unmatched:
             raise ValueError(
-                f"{_API}: the keys of gradients must be places of tf.custom_gradient in '{source}', which has "
-                f"{text.quoted(places) or 'none'}, got {text.quoted(sorted(unmatched))}. Name a node, or a function "
-                "and a node, as saved_model.inspect lists them."
+                f"{_API}: {text.written('the keys of gradients', '--place')} must be places of tf.custom_gradient in "
+                f"'{source}', which has {text.quoted(places) or 'none'}, got {text.quoted(sorted(unmatched))}. Name a "
+                f"node, or a function and a node, as {text.written('saved_model.', '')}inspect lists them."
             )
         return bool(self.adopted)
 
@@ -247,9 +247,10 @@ def _attach_saved(
     body: Body, gradient: SavedGradient | None, captures: Captures, op: Any, place: str
 ) -> list[tf.Tensor]:
     if gradient is None:
+        python = f"gradients='autodiff', or a rule for it: gradients={{'{place}': rule}}"
         raise ValueError(
             f"{_API}: the file must contain the gradient function of '{place}', got a model that was saved without it. "
-            f"Pass gradients='autodiff', or a rule for it: gradients={{'{place}': rule}}."
+            f"Pass {text.written(python, f'--gradients autodiff, or another gradient for it: --place {place}=zero')}."
         )
 
     def backward(dys: Sequence[Any]) -> list[Any]:
@@ -259,9 +260,10 @@ def _attach_saved(
     outputs = attach(without_gradient_function(_API), place, results, inputs, backward)
     exception = live_rule.exception_of(outputs[0].op)
     if isinstance(exception, UnreachableError):
+        python = f"gradients={{'{place}': 'autodiff'}}, or a rule for it"
         raise ValueError(
             f"{_API}: the gradient function of '{place}' must read only tensors that the value reads, too, got another "
-            f"one from outside of the function. Pass gradients={{'{place}': 'autodiff'}}, or a rule for it."
+            f"one from outside of the function. Pass {text.written(python, f'--place {place}=autodiff')}."
         )
     if exception is not None:
         raise exception

@@ -98,8 +98,8 @@ def compare(
 
     Both models get the same inputs: yours, or small random ones that fit the input specs. Gradients are for a random
     upstream gradient, and are left out while you trace a function. If something cannot be compared, the result says
-    why: the inputs are refused, a gradient is missing, or results change each time or are not values. Functions that
-    run while a model is loaded, for example to fill a table, are only compared through what uses the table.
+    why: a model refuses its inputs, a gradient is missing, or results change each time or are not values. Functions
+    that run while a model is loaded, for example to fill a table, are only compared through what uses the table.
 
     If `b` is a LiteRT file, the outputs of each of its signatures are compared with those of the same signature, in
     steps of their quantizers. Pass inputs from your data, because quantizers are made for those. Numbers go into and
@@ -119,8 +119,8 @@ def compare(
       FileNotFoundError: A folder is not a SavedModel.
       NotADirectoryError: A path is a file, and `b` is no LiteRT file.
       TypeError: An argument has the wrong type.
-      ValueError: A model cannot be read or loaded; `inputs` has a signature or an argument that `a` does not have; a
-        LiteRT file has no signature.
+      ValueError: A model cannot be read or loaded; `inputs` has a signature or an argument that `a` does not have, or a
+        value of another shape or kind; a LiteRT file has no signature.
     """
     paths = to_path(_API, "a", a), to_path(_API, "b", b)
     inputs = {} if inputs is None else inputs
@@ -135,15 +135,18 @@ def compare(
     is_lite = _compare_lite.is_lite_model(paths[1])
     with outside_of_functions() as tapes_record:
         meta_graphs, *_ = (read_saved_model(_API, path).meta_graphs for path in paths[: 1 if is_lite else 2])
-        known = {
-            f"{name}/{argument}" for m in meta_graphs for name, s in m.signature_def.items() for argument in s.inputs
-        }
+        signatures = [signature for meta_graph in meta_graphs for signature in meta_graph.signature_def.items()]
+        known = {f"{name}/{argument}" for name, signature in signatures for argument in signature.inputs}
         unknown = {f"{name}/{argument}" for name, given in inputs.items() for argument in given or [""]} - known
         if unknown:
             raise ValueError(
                 f"{_API}: inputs must be for SIGNATURE/ARGUMENT in {text.quoted(sorted(known)) or 'no signature'}, got "
                 f"{text.quoted(sorted(unknown))}. Name signatures and their arguments as the first model does."
             )
+        for name, signature in signatures:
+            dense = {key: x for key, x in signature.inputs.items() if x.name}
+            specs = {key: tf.TensorSpec(tf.TensorShape(x.tensor_shape), x.dtype) for key, x in dense.items()}
+            _inputs.to_tensors(_API, name, inputs.get(name, {}), specs)
         if is_lite:
             return _compare_lite.compare_with_lite(_API, *paths, inputs)
         first, second = (run_model(_API, path, meta_graphs, inputs, gradients=tapes_record) for path in paths)
@@ -176,7 +179,8 @@ def run_model(api: str, path: pathlib.Path, meta_graphs: Any, inputs: Mapping[st
             loaded = tf.saved_model.load(str(path), tags)
             functions = list(_functions(loaded))
         for name, function in functions:
-            key, given = name + (f" of {', '.join(tags)}" if tags else ""), inputs.get(name, {})
+            key, own = name + (f" of {', '.join(tags)}" if tags else ""), meta_graph.signature_def.get(name)
+            given = {argument: x for argument, x in inputs.get(name, {}).items() if own and argument in own.inputs}
             for size in _inputs.SIZES:
                 results[key, VALUES] = run_function(function, given, size, VALUES)
                 if not isinstance(results[key, VALUES], str):
@@ -217,8 +221,10 @@ def run_function(
     before = [variable.read_value() for variable in function.variables]
     try:
         _, specs = function.structured_input_signature
+        if other := given.keys() - specs.keys():
+            return f"takes {text.quoted(sorted(specs))}, not {text.quoted(sorted(other))}"
         args, kwargs = _inputs.generate(function.structured_input_signature, size)
-        kwargs |= {name: tf.convert_to_tensor(x, specs[name].dtype) for name, x in given.items() if name in specs}
+        kwargs |= {name: tf.convert_to_tensor(x, specs[name].dtype) for name, x in given.items()}
         if what == VALUES:
             tensors = (
                 _named("output", function(*args, **kwargs)) | _named("variable", function.variables) | dict(then())
@@ -261,9 +267,15 @@ def _compared(name: str, what: str, first: Any, second: Any) -> Comparison:
         return Comparison(name, what, NOT_COMPARED, None, f"the first model {first}")
     if isinstance(second, str):
         return Comparison(name, what, DIFFERENT if what == VALUES else NOT_COMPARED, None, f"the second model {second}")
+    if first.keys() != second.keys():
+        names = (text.quoted(sorted(results.keys())) or "none" for results in (first, second))
+        return Comparison(name, what, DIFFERENT, None, "the first model has {}, the second model {}".format(*names))
     found = [(*_difference(first.get(key), second.get(key)), key) for key in first | second]
     order = (EQUAL, ROUNDING, DIFFERENT)
     verdict, difference, key = max(found, key=lambda each: (order.index(each[0]), each[1]), default=(EQUAL, 0.0, ""))
+    kinds = [f"{x[key].dtype} {list(x[key].shape)}" for x in (first, second) if key]
+    if len(set(kinds)) > 1:
+        return Comparison(name, what, verdict, None, f"{key} is {' in the first model, '.join(kinds)} in the second")
     return Comparison(name, what, verdict, difference, "" if verdict == EQUAL else key)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core import text, tf_internal
 from tf_cg_ops._src.graphs.graph_copy import GraphCopy
 
 from ._lite_ops import COMPOSITIONS
@@ -47,7 +47,7 @@ def with_lite_ops(
         is_variable = any(captured is variable.handle for variable in variables)
         if captured.dtype == tf.resource and not is_variable:
             names = ", ".join(f"{op.type} ('{op.name}')" for op in inside.consumers())
-            raise ValueError(f"{_API}: with lite=True, variables must be the only state, got what {names} reads.")
+            raise ValueError(f"{_API}: for LiteRT, variables must be the only state, got what {names} reads.")
     specs = function.structured_input_signature[1]
     places: dict[str, str] = {}  # The first op of each type that stays.
 
@@ -91,14 +91,15 @@ def _check(others: Sequence[str], places: Mapping[str, str], flex: bool) -> None
         return
     types = list(dict.fromkeys(op.removeprefix(_FLEX) for op in missing))
     names = ", ".join(f"{op} ('{places[op]}')" if op in places else op for op in types)
-    message = f"{_API}: with lite=True, all ops must be ones that LiteRT has, got {names}."
+    message = f"{_API}: for LiteRT, all ops must be ones that LiteRT has, got {names}."
     if any(op in COMPOSITIONS and op not in OUTPUT_NAMES for op in types):
         message += (
             " Convolutions, pools and resizing must have known sizes, channels last and no groups, and batch "
             "normalization must be for inference."
         )
     if all(op.startswith(_FLEX) for op in missing):
-        message += " If your LiteRT includes TensorFlow's ops, write flex=True."
+        flex_option = text.written("flex=True", "--flex")
+        message += f" If your LiteRT includes TensorFlow's ops, write {flex_option}."
     raise ValueError(message)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import tf_internal
+from tf_cg_ops._src.core import text, tf_internal
 
 from . import _compare, _inputs
 from ._compare import VALUES, Comparison, run_function
@@ -66,8 +66,8 @@ def _compared(api: str, name: str, function: Any, content: bytes, training: Trai
             return Comparison(name, IN_LITE, _compare.ROUNDING, difference, key)
     wrong = Comparison(name, IN_LITE, _compare.DIFFERENT, difference, key)
     raise RuntimeError(
-        f"{api}: LiteRT must compute what TensorFlow computes, got {wrong}. Nothing was written. Please report this, "
-        "and attach the model. If you know that the LiteRT on the device is right, write check=False."
+        f"{api}: LiteRT must compute what TensorFlow computes, got {wrong}. Nothing was written. Please report this "
+        f"with the model. If the LiteRT on the device is right, write {text.written('check=False', '--no-check')}."
     )
 
 
@@ -90,7 +90,7 @@ def _run_in_lite(
     except (RuntimeError, ValueError) as error:
         raise RuntimeError(
             f"{api}: LiteRT must run the new signature, got {reason_of(error)}. Nothing was written. If you know that "
-            "the LiteRT on the device runs it, write check=False."
+            f"the LiteRT on the device runs it, write {text.written('check=False', '--no-check')}."
         ) from error
     return results | {f"step of {key}": after[key] - x for key, x in before.items()}
 

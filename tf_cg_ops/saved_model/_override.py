@@ -99,8 +99,8 @@ def override(
       source: The folder of a SavedModel.
       target: The folder to write. Its parent must exist.
       rules: A dict from an op type such as "Relu", a name with a slash such as "block3/Relu", or a predicate on a
-        `tf.Operation`, to a rule. An op gets the first rule that matches. A rule computes from the op and the upstream
-        gradients alone, and cannot read variables.
+        `tf.Operation`, to a rule, as there. A rule computes from the op and the upstream gradients alone, and
+        cannot read variables.
       inside: Whether rules also reach into functions that have their own gradient, which then lose it.
       unmatched: What to do about a rule that matches no op that gradients reach: "error" or "ignore".
       check: Whether to `compare` the values of both models.

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.ops import composed
+from tf_cg_ops._src.ready_made.fake_quant import KEEPS_NAN
 
 from ._graphs import change_references, node_name
 
@@ -39,8 +40,8 @@ class OpReplacer:
         """
         old_outputs, unread = {}, set()
         for node in nodes:
-            if node.op in OUTPUT_NAMES and (names is None or node.name in names):
-                old_outputs[node.name] = OUTPUT_NAMES[node.op]
+            if (node.op in OUTPUT_NAMES or KEEPS_NAN in node.attr) and (names is None or node.name in names):
+                old_outputs[node.name] = OUTPUT_NAMES.get(node.op, "output")
                 unread |= self._replace(node)
 
         def rename_output(reference: str) -> str:
@@ -55,17 +56,17 @@ class OpReplacer:
 
     def _replace(self, node: Any) -> set[str]:
         """Replaces one node. Returns the names of the nodes that the new one does not read."""
-        self.replaced[node.op] += 1
+        self.replaced += {} if KEEPS_NAN in node.attr else Counter([node.op])
         data = [reference for reference in node.input if not reference.startswith("^")]
         controls = [reference for reference in node.input if reference.startswith("^")]
-        attributes = {name: value for name, value in node.attr.items() if name.startswith("_")}
+        attributes = {name: each for name, each in node.attr.items() if name.startswith("_") and name != KEEPS_NAN}
         if node.op == "CustomGradientEmbedGrad":
             read = data
             attributes |= self._call_attributes(node)
             new_op = "PartitionedCall"
         else:
             types = _forwarded_types(node)
-            read = data[: len(types)]
+            read = data[2:] if KEEPS_NAN in node.attr else data[: len(types)]
             if node.op == "CustomGradientBarrier":
                 waits_for = {"^" + reference.partition(":")[0]: None for reference in data[len(types) :]}
                 controls = list(dict.fromkeys([*controls, *waits_for]))
@@ -79,7 +80,7 @@ class OpReplacer:
         if node.HasField("experimental_debug_info"):
             new.experimental_debug_info.CopyFrom(node.experimental_debug_info)
         node.CopyFrom(new)
-        return {node_name(reference) for reference in data[len(read) :]}
+        return {node_name(reference) for reference in data if reference not in read}
 
     def _call_attributes(self, node: Any) -> dict[str, Any]:
         """The attributes of a PartitionedCall that computes a CustomGradientEmbedGrad."""

@@ -63,8 +63,7 @@ class Training:
             if weight is not None and (weight.dtype.is_complex or not weight.shape.is_fully_defined()):
                 raise ValueError(
                     f"{self.api}: optimizer {self.optimizer!r} must train real variables of known shapes, got {key!r} "
-                    f"of dtype {weight.dtype.name} and shape {weight.shape}. Leave it out of wrt, or write "
-                    "optimizer='sgd'."
+                    f"of dtype {weight.dtype.name} and shape {weight.shape}. Leave it out of wrt, or choose 'sgd'."
                 )
             # LiteRT only knows the size of a variable before it runs if it has an axis.
             start = tf.constant([0]) if weight is None else tf.zeros(weight.shape, weight.dtype)
@@ -111,8 +110,8 @@ class Training:
             has_value = any(old.dtype != each.dtype for old, each in zip(op.inputs, new, strict=True))
             if has_value and op.type not in (*READS, *TYPES):
                 raise ValueError(
-                    f"{self.api}: with state='arguments', the signature must only read the values of variables, got "
-                    f"{op.type} ('{op.name}'), which takes a variable itself. Use state='variables'."
+                    f"{self.api}: for weights as arguments, the signature must only read the values of variables, got "
+                    f"{op.type} ('{op.name}'), which takes a variable itself. Keep the weights as variables."
                 )
 
         of_handles = {id(each.handle): values[key] for key, each in self.weights.items()}

@@ -237,8 +237,9 @@ def _check_names(name: str, keys: set[str], places: Sequence[Place]) -> None:
     if unknown:
         known = sorted({name_of(place.op) for place in places})
         raise ValueError(
-            f"{API}: like and intended must have names or places of functions with a custom gradient in '{name}', got "
-            f"{text.quoted(sorted(unknown))}. These functions are there: {text.quoted(known) or 'none'}."
+            f"{API}: {text.written('like and intended', '--intended')} must have names or places of functions with a "
+            f"custom gradient in '{name}', got {text.quoted(sorted(unknown))}. These functions are there: "
+            f"{text.quoted(known) or 'none'}."
         )
 
 
@@ -418,7 +419,7 @@ def _verdict(place: Place, declared: str, like: Mapping[str, Any], found: Findin
     if found.state == "right":
         return "right", ""
     if declared and declared not in like:
-        return "by design", "intended= says so"
+        return "by design", text.written("intended= says so", "--intended says so")
     if not declared:
         design = _BY_DESIGN.get(place.api)
         if place.api == "embed_gradient" and {*map(source_of, place.results)} <= {*map(source_of, place.inputs)}:
@@ -429,9 +430,10 @@ def _verdict(place: Place, declared: str, like: Mapping[str, Any], found: Findin
         return "not checked", found.detail
     # The rest of a hint is advice for check_gradient.
     detail = found.detail.partition(" If ")[0]
+    declare = text.written("like= or intended=", "--intended")
     return (
         "differs",
-        f"{detail} Declare an intended gradient with like= or intended=." if " If " in found.detail else detail,
+        f"{detail} Declare an intended gradient with {declare}." if " If " in found.detail else detail,
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops import rules
-from tf_cg_ops._src.core import calls, python_op, tf_internal
+from tf_cg_ops._src.core import calls, python_op, text, tf_internal
 from tf_cg_ops._src.custom_gradient import rule_op, traced_rule
 from tf_cg_ops._src.graphs import control_flow
 from tf_cg_ops._src.graphs.graph_copy import GraphCopy, Replace
@@ -68,7 +68,8 @@ class FirstNonfinite:
         dtype = f" ({self.dtype})" if self.dtype in ("float16", "bfloat16") else ""
         at = f", at {self.at}" if self.at else ""
         line = f"The {self.where} turns into {kind} in {self.function}{dtype}{at}: {self.detail}"
-        advice = "Change the code, or: cg.override_gradients(model, {cg.rules.elementwise: cg.rules.masked})"
+        python = "cg.override_gradients(model, {cg.rules.elementwise: cg.rules.masked})"
+        advice = f"Change the code, or: {text.written(python, 'tf-cg-ops override MODEL TARGET elementwise=masked')}"
         return f"{line}\n{advice}" if self.masking_helps else line
 
 

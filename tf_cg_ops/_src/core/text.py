@@ -1,5 +1,6 @@
 """Formats values, functions, names and numbers for error messages."""
 
+import contextvars
 import functools
 import types
 from collections.abc import Callable, Iterable
@@ -11,6 +12,14 @@ import tensorflow as tf
 # TensorFlow's names for what `tf.saved_model.load` returns.
 _OF_LOADED_MODELS = ("_UserObject", "_WrapperFunction", "restored_function_body")
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+
+# Whether messages are for someone who runs the program `tf-cg-ops`.
+for_program = contextvars.ContextVar("for_program", default=False)
+
+
+def written(python: str, program: str) -> str:
+    """What the reader of a message writes: in Python, or for the program."""
+    return program if for_program.get() else python
 
 
 def name_of(function: Callable[..., Any]) -> str:

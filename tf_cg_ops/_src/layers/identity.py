@@ -466,10 +466,12 @@ class FakeQuant(_Layer):
     it after the input and each activation of a model, and call it on the kernels: `docs/quantization.md` shows both.
 
     The first call with `training=True`, such as the first step of `fit`, sets the scale, and each element of it at its
-    first batch that is not all zeros. Until then the layer returns nan in inference. A `"learned"` scale starts at
-    `2 * mean(abs(x)) / sqrt(highest level)`, and the layer trains the logarithm of the factor by which it changes. A
-    `"calibrated"` one is the moving average of the scale that just holds the batch's largest and smallest number, and
-    is not trained. If the layer is not `trainable`, the scale stays as it is.
+    first batch of finite numbers that are not all zeros. Until then the layer returns nan in inference. A `"learned"`
+    scale starts at `2 * mean(abs(x)) / sqrt(L)`, where `L` is the level that is farthest from zero, and the layer
+    trains the logarithm of the factor by which it changes. A `"calibrated"` one is the moving average of the scale that
+    just holds the batch's largest and smallest number, and is not trained. For kernels pass `momentum=0.0` with it: a
+    moving average follows a kernel too slowly, and numbers outside of the range get no gradient. If the layer is not
+    `trainable`, the scale stays as it is.
 
     The gradient of a learned scale is a sum over the whole input. Adam does not mind. For SGD pass a `gradient_factor`,
     as in `tf_cg_ops.fake_quant`.
@@ -508,7 +510,7 @@ class FakeQuant(_Layer):
         options = Options.of(self._api, bits, zero_point, narrow_range, axis, rounding, gradient_factor)
         if scale not in ("learned", "calibrated"):
             raise ValueError(f"{self._api}: scale must be 'learned' or 'calibrated', got {text.describe(scale)}.")
-        if not isinstance(momentum, (int, float, np.number)) or not 0 <= momentum <= 1:
+        if isinstance(momentum, bool) or not isinstance(momentum, (int, float, np.number)) or not 0 <= momentum <= 1:
             raise ValueError(f"{self._api}: momentum must be a number from 0 to 1, got {text.describe(momentum)}.")
         arguments = {"bits": bits, "axis": axis, "zero_point": zero_point, "narrow_range": narrow_range}
         how = {"rounding": rounding, "scale": scale, "momentum": momentum, "gradient_factor": gradient_factor}
@@ -517,6 +519,8 @@ class FakeQuant(_Layer):
 
     def build(self, inputs_shape: Any) -> None:
         """Makes the weights."""
+        if getattr(inputs_shape, "rank", 0) is None:
+            raise ValueError(f"{self._api}: the input must have a known rank. Set its shape with tf.ensure_shape.")
         shape, axis = tuple(inputs_shape), self._options.axis
         if axis is not None and (not -len(shape) <= axis < len(shape) or shape[axis] is None):
             raise ValueError(
@@ -545,15 +549,15 @@ class FakeQuant(_Layer):
     def call(self, inputs: TensorLike, training: bool | None = None) -> tf.Tensor:
         """Rounds the inputs."""
         [inputs] = to_tensors(self._api, ["inputs"], [inputs])
-        is_moved = training and self.trainable
-        if is_moved:
-            self._measure(tf.cast(inputs, tf.float32))
+        found = self._measure(tf.cast(inputs, tf.float32)) if training and self.trainable else None
         scale = self.scale
-        # A channel that only had zeros takes the largest scale. If that is 0, too, nan comes out.
-        scale = tf.where(scale > 0, scale, 1.0 if is_moved else tf.reduce_max(scale))
+        # A channel that only had zeros takes any scale in training, and the largest later. If that is 0, it gets nan.
+        unset = tf.reduce_max(scale) if found is None else tf.where(found == 0, 1.0, np.float32(np.nan))
+        scale = tf.where(scale > 0, scale, unset)
         return quantized(self._api, inputs, scale, self._options)
 
-    def _measure(self, x: tf.Tensor) -> None:
+    def _measure(self, x: tf.Tensor) -> tf.Tensor:
+        """Sets or moves the scale, and returns the one of this batch."""
         low, high, axis = self._options.low, self._options.high, self._options.axis
         others = None if axis is None else [i for i in range(x.shape.rank) if i != axis % x.shape.rank]
         if self._is_learned:
@@ -561,6 +565,7 @@ class FakeQuant(_Layer):
         else:
             found = tf.reduce_max(tf.maximum(x / (high or np.inf), x / (low or -np.inf)), others)
         before = tf.convert_to_tensor(self._measured)
-        found = tf.where((found > 0) & tf.math.is_finite(found), found, before)
-        moved = before if self._is_learned else self._momentum * before + (1 - self._momentum) * found
-        self._measured.assign(tf.where(before > 0, moved, found))
+        usable = tf.where((found > 0) & tf.math.is_finite(found), found, before)
+        moved = before if self._is_learned else self._momentum * before + (1 - self._momentum) * usable
+        self._measured.assign(tf.where(before > 0, moved, usable))
+        return found

@@ -71,32 +71,21 @@ def recompute_grad(
 ) -> Callable[..., Structure]:
     """Decorates a function so that its gradient runs it again instead of keeping its intermediate values.
 
-    Use it when training runs out of memory: on blocks of a model, or with `memory` on the whole model.
+    Use it when training runs out of memory: on the whole model with `memory`, or on blocks of it.
 
     >>> import tensorflow as tf
     >>> import tf_cg_ops as cg
-    >>> @cg.recompute_grad
-    ... def block(x):
-    ...     return tf.nn.relu(x) ** 2
-    >>> x = tf.constant([-1.0, 0.5, 2.0])
-    >>> with tf.GradientTape() as tape:
-    ...     tape.watch(x)
-    ...     y = block(x)
-    >>> tape.gradient(y, x, output_gradients=tf.constant([1.0, 10.0, 100.0])).numpy().tolist()
-    [0.0, 10.0, 400.0]
+    >>> def model(x):
+    ...     for _ in range(16):
+    ...         x = tf.sin(x)
+    ...     return x
+    >>> small = cg.recompute_grad(model, memory="auto")
+    >>> plan = small.plan(tf.TensorSpec([1000, 250]))
+    >>> plan.plain_bytes, plan.peak_bytes, plan.extra_compute
+    (16000000, 6000000, 0.625)
 
-    Values stay the same, except that TensorFlow's random ops draw other numbers than without the decorator. Between the
-    passes only the arguments are kept, and what stateful ops returned. The backward pass uses the same random numbers
-    and variable values as the forward pass, so dropout has one mask, and variables are written once. Tensors that `f`
-    closes over have gradients, too.
-
-    `keep` chooses values that are kept as well, which saves time and takes memory. List names that `checkpoint_name`
-    gave, or pass a function that returns True for the ops whose results to keep. It does not reach into loops and
-    branches.
-
-    `memory` is for a whole model. The traced function is cut into segments, some of which are kept and others computed
-    again, one after the other in the backward pass. Say how much memory the values and gradients of a training step may
-    take:
+    With `memory`, the traced function is cut into segments, some of which are kept and others computed again, one after
+    the other in the backward pass. Say how much memory the values and gradients of a training step may take:
 
     - `"auto"`: the least that cuts reach. At most one more forward pass.
     - `"2 GiB"` or an int: a number of bytes. As little as possible is computed again.
@@ -108,6 +97,17 @@ def recompute_grad(
     in any case. Functions that `f` calls are cut, too; loops, branches and functions with `jit_compile=True` are not.
     If the size of a batch is not known while tracing, as in `fit`, the cuts and shares are the ones for a large batch.
     Gradients of a value that is used in several segments can be summed in another order.
+
+    Without `memory`, as with `@cg.recompute_grad` on each block, `f` is not cut: between the passes only its arguments
+    are kept, and what stateful ops returned.
+
+    Values stay the same, except that TensorFlow's random ops draw other numbers than without the decorator. The
+    backward pass uses the same random numbers and variable values as the forward pass, so dropout has one mask, and
+    variables are written once. Tensors that `f` closes over have gradients, too.
+
+    `keep` chooses values that are kept as well, which saves time and takes memory. List names that `checkpoint_name`
+    gave, or pass a function that returns True for the ops whose results to keep. It does not reach into loops and
+    branches.
 
     In eager mode, each call under a tape traces `f`, so `f` reads Python values as they are then. NumPy arrays among
     the arguments arrive as Tensors. For speed, use it in a `tf.function`, which traces once for each signature.

@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, slices, text, tf_internal
+from tf_cg_ops._src.core import convert, library, slices, text, tf_internal
 from tf_cg_ops._src.core.types import TensorLike
 from tf_cg_ops._src.custom_gradient.call import call_with_gradient
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.keras import dispatch
 
 _API = "fake_quant"
+# Marks the op that keeps nan, which `strip` takes out: integers have none.
+KEEPS_NAN = "_tf_cg_ops_keeps_nan"
 
 
 @dispatch.takes_keras_tensors(_API, "Name the options, as in fake_quant(x, scale, bits=8, axis=-1).")
@@ -54,16 +56,18 @@ def fake_quant(
         dx = dy where x is inside, else 0
         dscale = gradient_factor * sum(dy * (y - (x where x is inside, else 0)) / scale)
 
-    Second derivatives by `x` and `scale` are zero. nan in `x` stays nan, and its gradient is zero.
+    Second derivatives by `x` and `scale` are zero. nan in `x` stays nan until you `strip` the model; its `dx` is zero,
+    and `dscale` is nan.
 
-    LiteRT's converter reads up to 8 bits, as int8. With more you can train, but LiteRT's convolutions compute such
-    files wrongly. `docs/quantization.md` has the recipe for whole models, and what the converter refuses.
+    LiteRT's converter reads up to 8 bits, as int8; with fewer, keep `zero_point=0` for activations, because LiteRT
+    computes others in floats. With more you can train, but LiteRT's convolutions compute such files wrongly.
+    `docs/quantization.md` has the recipe for whole models, and what the converter refuses.
 
     Args:
       x: A Tensor or Variable of dtype float16, bfloat16, float32 or float64, or a value that converts to one. 16-bit
         numbers are computed in float32. float64 is computed without the op that the converter reads.
       scale: The size of a step: a positive number, Variable or Tensor; with `axis`, a vector with one for each channel.
-        A Tensor or Variable that is not positive and finite gives nan.
+        A Tensor or Variable that is not positive and finite, also times the levels, gives nan.
       bits: From 2 to 16.
       zero_point: The level that stands for 0. With 8 bits, -128 is the one for values that are never negative.
       narrow_range: Whether to leave out the lowest level, as LiteRT's kernels want it for weights.
@@ -79,6 +83,7 @@ def fake_quant(
     Raises:
       TypeError: An argument has the wrong type.
       ValueError: A number is out of range, or `scale` or `axis` does not fit the shape of `x`.
+      tf.errors.InvalidArgumentError: `scale` does not fit, and its size or that of `x` is only known at run time.
 
     Differs from `tf.quantization.fake_quant_with_min_max_vars` and Keras's function of that name: the same value and
     `dx`, but you give the scale instead of a range, and the gradient is by the scale.
@@ -112,6 +117,8 @@ class Options(NamedTuple):
             raise ValueError(f"{api}: rounding must be 'up' or 'even', got {text.describe(rounding)}.")
         if isinstance(factor, bool) or not isinstance(factor, (int, float, np.number)):
             raise TypeError(f"{api}: gradient_factor must be a number, got {text.describe(factor)}.")
+        if not math.isfinite(factor):
+            raise ValueError(f"{api}: gradient_factor must be finite, got {factor}.")
         return cls(bits, lowest - zero_point, highest - zero_point, narrow_range, axis, rounding, float(factor))
 
 
@@ -136,6 +143,10 @@ def quantized(api: str, x: Any, scale: Any, options: Options) -> tf.Tensor:
         if not np.all((known > 0) & np.isfinite(known)):
             raise ValueError(f"{api}: scale must be positive and finite, got {text.describe(scale)}.")
     _check_shapes(api, x.shape, steps.shape, options.axis)
+    channels = slice(0, 0) if options.axis is None else slice(options.axis, options.axis + 1 or None)
+    if not (steps.shape.is_fully_defined() and (options.axis is None or x.shape[options.axis] is not None)):
+        message = f"{api}: scale must have the shape {{expected}}, which fits x with axis={options.axis}, got {{got}}."
+        steps = library.custom_gradient_check_shape(steps, tf.shape(x, tf.int64)[channels], message=message)
     others = None
     if options.axis is not None:
         order, axis = list(range(x.shape.rank)), options.axis % x.shape.rank
@@ -149,6 +160,10 @@ def quantized(api: str, x: Any, scale: Any, options: Options) -> tf.Tensor:
         # For a range that is not one, the op returns any numbers, but for nan it returns nan.
         step = tf.where(scale > 0, scale, tf.constant(np.nan, scale.dtype))
         y = _round(wide, step, options)
+        if wide.dtype != tf.float64:  # Under XLA, TensorFlow's op makes numbers of nan.
+            y = tf.where(tf.math.is_nan(wide), wide, y)
+            if not tf.executing_eagerly():
+                tf_internal.set_attribute(y.op, KEEPS_NAN, tf.compat.v1.AttrValue(b=True))
 
         def grad_fn(dy: Any) -> tuple[tf.Tensor, tf.Tensor]:
             dy = slices.to_dense(dy)

@@ -168,13 +168,14 @@ class _Solve:
 
     def _system(self, point: Point, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The value of the user's function and the matrix of `_vjp`: `[n, n]`, or `[B, n, n]` for a batch."""
-        zeros = tf.stop_gradient(tf.zeros_like(y))
+        value = point.value()  # Now, so that the columns share it, and so that its errors come before theirs.
+        with tf.control_dependencies([value]):
+            zeros = tf.stop_gradient(tf.zeros_like(y))
 
         def column(e: tf.Tensor) -> tf.Tensor:
             """The same column for every example."""
             return self._vjp(point, zeros + e)
 
-        value = point.value()  # Now, so that the columns share it.
         size = y.shape[-1]
         unit = tf.eye(tf.shape(y)[-1] if size is None else size, dtype=y.dtype)
         columns = column(unit[0])[None] if size == 1 else tf.vectorized_map(column, unit)

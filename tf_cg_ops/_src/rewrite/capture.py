@@ -17,6 +17,7 @@ from tf_cg_ops._src.graphs import control_flow
 from tf_cg_ops._src.graphs.graph_copy import GraphCopy
 from tf_cg_ops._src.keras import keras_internal, layer_values
 from tf_cg_ops._src.rewrite import own_gradients
+from tf_cg_ops._src.rewrite.op_rules import inside_option
 from tf_cg_ops._src.rewrite.places import Place, PlaceSearch, check_places, layer_of, mark
 from tf_cg_ops._src.rewrite.traced_call import TracedCall, arrays_to_tensors, flat_copy
 
@@ -226,8 +227,8 @@ class Cut:
             if id(op) in around and id(op) not in reached:
                 raise ValueError(
                     f"{self._api}: a place must be outside of functions that have their own gradient, got '{op.name}' "
-                    f"({op.type}) in '{around[id(op)]}': {place} would have no gradient by it. Pass inside=True to "
-                    "replace the gradient of that function by TensorFlow's gradient of its ops."
+                    f"({op.type}) in '{around[id(op)]}': {place} would have no gradient by it. "
+                    f"{inside_option(self._api)} to replace that gradient by TensorFlow's gradient of its ops."
                 )
 
     def run(self, values: Sequence[Any], given: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:

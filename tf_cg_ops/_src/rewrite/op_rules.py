@@ -18,14 +18,14 @@ Key: TypeAlias = str | Callable[[tf.Operation], bool]
 # `rule(op, *dy)` returns the gradients of op.inputs, like a function for tf.RegisterGradient.
 Rule: TypeAlias = Callable[..., Structure]
 
-_NO_MATCH = "Name one of these types, pass a predicate such as tf_cg_ops.rules.elementwise, or leave the rule out."
-
+# The attribute of a predicate of this library to which the type or name of an op is preferred.
+YIELDS = "yields_to_names"
 # The attribute of a rule of this library with a predicate: whether it would perhaps have to change an op, but cannot.
 UNREACHED = "is_unreached"
 
 
 class RuleTable:
-    """Rules by op type or predicate. An op gets the first rule that matches.
+    """Rules by op type or predicate. An op gets the first rule that matches, and `rules.elementwise` yields to names.
 
     `inside` and `unmatched` are the arguments of `override_gradients`.
     """
@@ -84,15 +84,20 @@ class Matching:
     def rule_for(self, op: Any) -> Rule | None:
         """The rule for an op with inputs and outputs, or None."""
         self.types[op.type] += 1
-        for key, rule in self._rules.items():
-            if _is_named(op, key) if isinstance(key, str) else selects(self._api, _described_key(key), key, op):
-                self.overridden[op.type] += 1
-                self._matched[id(key)][1].append(op)
-                self.ops.append(op)
-                self._ids.add(id(op))
-                return rule
-        self._unmatched.append(op)
-        return None
+        key = next((key for key in self._rules if self._matches(key, op)), None)
+        if key is None:
+            self._unmatched.append(op)
+            return None
+        if hasattr(key, YIELDS):
+            key = next((name for name in self._rules if isinstance(name, str) and _is_named(op, name)), key)
+        self.overridden[op.type] += 1
+        self._matched[id(key)][1].append(op)
+        self.ops.append(op)
+        self._ids.add(id(op))
+        return self._rules[key]
+
+    def _matches(self, key: Key, op: Any) -> bool:
+        return _is_named(op, key) if isinstance(key, str) else selects(self._api, _described_key(key), key, op)
 
     def matched(self, op: Any) -> bool:
         """Whether the op has a rule."""
@@ -103,6 +108,14 @@ class Matching:
         unmatched = [key for key, ops in self._matched.values() if not ops]
         if self._ignores_unmatched or not unmatched:
             return
+        for key in unmatched:
+            others = [other for other, ops in self._matched.values() if any(self._matches(key, op) for op in ops)]
+            if others:
+                raise ValueError(
+                    f"{self._api}: each rule must match an op of {place} that has no other rule, got "
+                    f"{_described_key(key)}, whose ops all have the rule for {', '.join(map(_described_key, others))}. "
+                    f"{'Leave it out' if hasattr(key, YIELDS) else 'Put it first'}."
+                )
         counts = sorted(
             self.types.items(), key=lambda item: (-item[1], item[0])
         )  # A file has its functions in any order.
@@ -112,9 +125,11 @@ class Matching:
         similar = [
             by_lower_case[found] for name in missing for found in difflib.get_close_matches(name, by_lower_case, n=1)
         ]
-        hint = f"Did you mean {text.quoted(similar)}?" if similar else _NO_MATCH
+        predicate = text.written("pass a predicate such as tf_cg_ops.rules.elementwise", "write elementwise")
+        no_match = f"Name one of these types, {predicate}, or leave the rule out."
+        hint = f"Did you mean {text.quoted(similar)}?" if similar else no_match
         raise ValueError(
-            f"{self._api}: each key of rules must match an op of {place}, got no match for "
+            f"{self._api}: each rule must match an op of {place}, got no match for "
             f"{', '.join(map(_described_key, unmatched))}. The op types are {there}. {hint}"
         )
 
@@ -131,9 +146,8 @@ class Matching:
             if not names:
                 continue
             functions = ", ".join(f"'{name}' ({number})" for name, number in names.most_common())
-            advice = (
-                "Pass inside=True to replace their gradients by TensorFlow's gradient of their ops, with your rules."
-            )
+            to = "to replace their gradients by TensorFlow's gradient of their ops, with your rules"
+            advice = f"{inside_option(self._api)} {to}."
             if self._ignores_unmatched or any(id(op) in reached for op in ops):
                 warnings.warn(
                     f"{self._api}: the rule for {_described_key(key)} has no effect on ops of {place} inside functions "
@@ -142,7 +156,7 @@ class Matching:
                 )
             else:
                 raise ValueError(
-                    f"{self._api}: each key of rules must match an op of {place} that gradients reach, got "
+                    f"{self._api}: each rule must match an op of {place} that gradients reach, got "
                     f"{_described_key(key)}, which only matches ops inside functions that have their own gradient: "
                     f"{functions}. {advice}"
                 )
@@ -163,6 +177,12 @@ class Matching:
             if counts and message not in self._warned:
                 self._warned.add(message)
                 warnings.warn(message, stacklevel=2)
+
+
+def inside_option(api: str) -> str:
+    """What makes rules and places reach into functions that have their own gradient."""
+    option = text.written("inside=True", "--inside")
+    return f"First use override with {option}" if api == "saved_model.add_gradients" else f"Pass {option}"
 
 
 def _is_named(op: Any, key: str) -> bool:

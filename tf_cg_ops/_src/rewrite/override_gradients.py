@@ -72,7 +72,8 @@ def override_gradients(
       f: A Python function of TensorFlow ops, a `tf.function` or one of its traces, a Keras model, a loaded SavedModel
         or one of its functions.
       rules: A dict from an op type such as "Relu", a name with a slash such as "block3/Relu", or a predicate on a
-        `tf.Operation`, to a rule. An op gets the first rule that matches.
+        `tf.Operation`, to a rule. An op gets the first rule that matches, but a rule for its type or name comes
+        before one for `rules.elementwise`.
       inside: Whether rules also reach into functions that have their own gradient, which then lose it.
       unmatched: What to do about a rule that matches no op that gradients reach: "error", or "ignore", so that you can
         use one dict for several functions. You still get the warning about functions with their own gradient.
