@@ -313,6 +313,8 @@ def main() -> int:
     if model and not model.is_dir():  # The import of TensorFlow, which checks the rest, takes seconds.
         got = "a file" if model.exists() else "a path that does not exist"
         line = f"'{model}' must be a folder that tf.saved_model.save wrote, got {got}."
+        if model.suffix in (".keras", ".h5"):
+            line += " For a file of Keras, load the model, write model.export('folder'), and pass that folder."
     elif html and (html.is_dir() or not html.parent.is_dir()):
         line = f"--html must be a file in a folder that exists, got '{html}'."
     if line:

@@ -518,6 +518,8 @@ for i, function in enumerate([
     cg.implicit_minimum(lambda y, x: tf.reduce_sum((y - x) ** 2), lambda x: 1.0 * x),
     lambda x: 2.0 * cg.linear.cg(lambda u: 2.0 * u, x),
     lambda x: 2.0 * cg.linear.gmres(lambda u: 2.0 * u, x),
+    lambda x: cg.scan(lambda carry, x: (carry * 0.5 + x, carry), 0.0 * x, tf.stack([x, 0.5 * x]))[0],
+    lambda x: cg.while_loop(lambda y: True, lambda y: (y * 1.0,), (x,), maximum_iterations=3)[0],
 ]):
     with tf.GradientTape() as tape:
         tape.watch(x)

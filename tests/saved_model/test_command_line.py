@@ -64,8 +64,10 @@ def test_a_folder_that_is_not_there_is_noticed_before_tensorflow_is_imported(tmp
     program = importlib.import_module("tf_cg_ops_cli")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
+    (tmp_path / "model.keras").touch()
     for command, *rest in (["inspect"], ["audit"], ["strip", "target"], ["compare", "other"]):
-        for path, got in (("missing", "a path that does not exist"), ("file", "a file")):
+        keras = "a file. For a file of Keras, load the model, write model.export('folder'), and pass that folder"
+        for path, got in (("missing", "a path that does not exist"), ("file", "a file"), ("model.keras", keras)):
             monkeypatch.setattr(sys, "argv", ["tf-cg-ops", command, path, *rest])
             assert program.main() == 1
             said = f"tf-cg-ops {command}: '{path}' must be a folder that tf.saved_model.save wrote, got {got}.\n"

@@ -42,10 +42,10 @@ def read_saved_model(api: str, path: pathlib.Path) -> Any:
 
 
 def _no_saved_model(api: str, path: pathlib.Path, got: str) -> str:
-    return (
-        f"{api}: '{path}' must be a folder with saved_model.pb, got {got}. Pass the folder that tf.saved_model.save "
-        "wrote."
-    )
+    advice = "Pass the folder that tf.saved_model.save wrote."
+    if path.suffix in (".keras", ".h5"):
+        advice = "For a file of Keras, load the model, write model.export('folder'), and pass that folder."
+    return f"{api}: '{path}' must be a folder with saved_model.pb, got {got}. {advice}"
 
 
 def _unreadable(api: str, file: pathlib.Path, got: str) -> ValueError:

@@ -102,7 +102,7 @@ def override(
         `tf.Operation`, to a rule, as there. A rule computes from the op and the upstream gradients alone, and
         cannot read variables.
       inside: Whether rules also reach into functions that have their own gradient, which then lose it.
-      unmatched: What to do about a rule that matches no op: "error" or "ignore".
+      unmatched: What to do about a rule that matches no op that gradients reach: "error" or "ignore".
       check: Whether to `compare` the values of both models.
 
     Returns:

@@ -14,10 +14,10 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, pytree, text, tf_internal
-from tf_cg_ops._src.core.signature import misfit
+from tf_cg_ops._src.core.signature import bind, misfit, traced
 from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.graphs.graph_copy import Replace
-from tf_cg_ops._src.keras import dispatch, registration
+from tf_cg_ops._src.keras import dispatch, keras_internal, registration
 from tf_cg_ops._src.rewrite.traced_call import TracedCall
 from tf_cg_ops.saved_model import _inputs
 
@@ -124,8 +124,8 @@ def audit(
         args = _as_keras_takes(f, name, args)
     positional, keywords = ([], dict(args)) if isinstance(args, Mapping) else (list(args), {})
     positional, keywords = tf.nest.map_structure(_example_to_tensor, (positional, keywords))
-    with _explained(name, f):
-        call = TracedCall(f, positional, keywords)
+    with _explained(name, f, positional, keywords):
+        call = TracedCall(traced(API, f, "to find its custom gradients"), positional, keywords)
         total = sum(map(is_place, all_operations(call.graph.get_operations())))
         report_progress(f"{text.count(total, 'custom gradient')}")
         if not total and not any(map(tf_internal.is_trainable, call.graph.outputs)):
@@ -206,7 +206,7 @@ def _run(
 def _check_arguments(f: Any, args: Any, like: Any, intended: Any) -> None:
     if not getattr(f, "signatures", None):
         noun = "a function, a model or a loaded SavedModel with signatures"
-        misplaced_calls.check_function(API, "f", f, noun=noun)
+        misplaced_calls.check_function(API, "f", f, "Load a folder with tf.saved_model.load.", noun)
     if args is not None and not isinstance(args, (list, tuple, Mapping)):
         raise TypeError(
             f"{API}: args must be a list, tuple or dict of arguments, got {text.describe_type(args)}. Pass [x]."
@@ -301,8 +301,8 @@ def _as_keras_takes(f: Any, name: str, args: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _explained(name: str, f: Any) -> Iterator[None]:
-    """Raises TensorFlow's errors about memory, and about the arguments of a signature, in one sentence."""
+def _explained(name: str, f: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[None]:
+    """Raises TensorFlow's errors about memory, and errors about arguments that do not fit, in one sentence."""
     is_signature = hasattr(f, "structured_input_signature")  # It runs no Python code that could raise other errors.
     try:
         yield
@@ -312,6 +312,7 @@ def _explained(name: str, f: Any) -> Iterator[None]:
         ) from error
     except TypeError as error:
         if not is_signature:
+            bind(API, f.call if keras_internal.is_layer(f) else f, args, kwargs, "Pass all its arguments in args.")
             raise
         raise TypeError(
             f"{API}: '{name}' must get arguments that fit its signature {f.structured_input_signature[1]}, got "

@@ -237,6 +237,8 @@ class Recording:
             return outputs
         place.new_op = outputs[0].op
         _find_arguments(place)
+        if not place.positions:  # All results are integers.
+            return outputs
         _find_inside(place)
         _find_alone(place)
         return self._probed(place, copy, inputs[: len(outputs)] if passes_gradients(op) else outputs)

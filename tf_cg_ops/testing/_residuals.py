@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import misplaced_calls, text, tf_internal
+from tf_cg_ops._src.core import misplaced_calls, signature, text, tf_internal
 from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.memory.flat_trace import FlatTrace
 from tf_cg_ops._src.memory.graph_costs import GraphCosts
@@ -92,7 +92,7 @@ def residuals(f: Callable[..., Structure], args: Sequence[Structure] | Mapping[s
         got = text.describe_type(args)
         raise TypeError(f"{_API}: args must be a list, tuple or dict of arguments, got {got}. Pass [x].")
     positional, keywords = ([], dict(args)) if isinstance(args, Mapping) else (list(args), {})
-    call = TracedCall(f, *arrays_to_tensors((positional, keywords)))
+    call = TracedCall(signature.traced(_API, f, "to find what is kept"), *arrays_to_tensors((positional, keywords)))
     flat = FlatTrace(call)
     costs = GraphCosts(flat.graph, flat.inside, [*itertools.compress(flat.inside, call.are_sources)], lambda op: False)
     kept = [value for value in costs.values if value.first_saver is not None and value.size]

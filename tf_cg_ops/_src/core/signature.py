@@ -5,6 +5,8 @@ import inspect
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from tf_cg_ops._src.core import text
 
 
@@ -85,6 +87,27 @@ def call(
     except TypeError:
         check_takes(function, args, kwargs, must_take, advice, name)
         raise
+
+
+def traced(api: str, function: Callable[..., Any], purpose: str, name: str | None = None) -> Callable[..., Any]:
+    """A function to trace; if the caller is in eager mode now, errors of code that needs a value say why it fails."""
+    name = name or text.name_of(function)
+
+    @functools.wraps(function, updated=())
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except (TypeError, AttributeError, NotImplementedError) as error:
+            note = f"{api}: '{name}' is traced {purpose}, in eager mode too, so its Tensors have no values yet. "
+            note += (
+                "For `if` and `while`, decorate it with @tf.function. Instead of float(x), x.numpy() and NumPy, write "
+            )
+            if not misfit(function, args, kwargs):
+                text.add_note(error, f"{note}TensorFlow's functions or tf_cg_ops.numpy_function.")
+            raise
+
+    call.__qualname__ = name
+    return call if tf.executing_eagerly() else function
 
 
 def bind(

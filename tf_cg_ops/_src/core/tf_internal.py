@@ -70,6 +70,9 @@ from tensorflow.python.framework.ops import EagerTensor
 # The definition of an op: whether it is stateful, and its entry in the list of ops of a SavedModel.
 from tensorflow.python.framework import op_def_registry
 
+# The type of Tensors whose dtype gives way to others, in the NumPy behavior with conversion of dtypes.
+from tensorflow.python.framework.weak_tensor import WeakTensor
+
 # A graph that lists its captures, and the order of stateful ops in it. tf.function hides both.
 from tensorflow.python.framework import auto_control_deps
 from tensorflow.python.framework.auto_control_deps import AutomaticControlDependencies

@@ -249,10 +249,8 @@ def explained_errors(
     """A context for a call of the user's function, which explains errors of calls that do not fit and of NumPy."""
     try:
         yield
-    except TypeError:
+    except (TypeError, NotImplementedError, AttributeError) as error:
         bind(wording.api, function, args, kwargs, wording.how_to_call)
-        raise
-    except (NotImplementedError, AttributeError) as error:
         wording.add_note_about_numpy(f"'{text.name_of(function)}'", error)
         raise
 

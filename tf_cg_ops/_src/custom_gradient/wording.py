@@ -69,11 +69,13 @@ class Wording:
         """Adds the remedy to the exception that a symbolic Tensor raises in NumPy, or if it is asked for its array."""
         is_method = isinstance(error, AttributeError) and error.name == "numpy" and tf.is_tensor(error.obj)
         is_array = isinstance(error, NotImplementedError) and self.is_for_users_code
-        if (is_method or is_array) and not tf.executing_eagerly():
+        is_python = isinstance(error, tf.errors.OperatorNotAllowedInGraphError)
+        if (is_method or is_array or is_python) and not tf.executing_eagerly():
             text.add_note(
                 error,
                 f"{self.api}: in a graph, {subject} gets symbolic Tensors, which have no values yet. If it calls "
-                "NumPy, use TensorFlow's functions instead, such as tf.sign for np.sign, or tf_cg_ops.numpy_function.",
+                "NumPy or reads a value in Python, use TensorFlow's functions instead, such as tf.sign for np.sign and "
+                "tf.where for `if`, or tf_cg_ops.numpy_function.",
             )
 
 

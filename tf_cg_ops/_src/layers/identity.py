@@ -128,6 +128,13 @@ def _three(inputs: Any) -> Sequence[Any]:
 class _WithNumber(_Layer):
     """The base of the layers with a factor or limit. A Variable holds it, so it can change without retracing."""
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuses to replace the Variable, and what would look like it and change nothing."""
+        if name in ("factor", "limit", "value", "norm", "global_norm"):
+            own = "factor" if hasattr(self, "factor") else "limit"
+            raise AttributeError(f"{self._api}: a Variable holds {name}. Write layer.{own}.assign({value!r}).")
+        super().__setattr__(name, value)
+
     def _set_number(self, name: str, value: Any) -> None:
         """Turns a number or an array into a weight; keeps a Variable as it is."""
         if getattr(value, "trainable", False):
@@ -308,7 +315,7 @@ class ClipGradient(_WithNumber):
         loss_scale: Any = None,
         **kwargs: Any,
     ) -> None:
-        name, limit = only_limit(self._api, value, norm, global_norm, axis)
+        name, limit = only_limit(self._api, value, norm, global_norm, axis, kwargs)
         super().__init__({name: limit, "axis": axis, "loss_scale": loss_scale}, **kwargs)
         to_limit(self._api, name, limit)
         self._mode = name

@@ -8,14 +8,14 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import misplaced_calls, text, tf_internal
+from tf_cg_ops._src.core import misplaced_calls, signature, text, tf_internal
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.keras import keras_internal
 from tf_cg_ops._src.keras.registration import argument_config, argument_from_config
 from tf_cg_ops._src.layers import layer_call
 from tf_cg_ops._src.memory.checkpoint_name import check_keep
 from tf_cg_ops._src.memory.plan import Plan, check_memory
-from tf_cg_ops._src.memory.recompute_grad import Recomputation
+from tf_cg_ops._src.memory.recompute_grad import Recomputation, check_plan_arguments
 
 _API = "layers.Recompute"
 
@@ -134,6 +134,7 @@ class Recompute:
         """Returns the plan for a call with these arguments in training, Tensors or their `tf.TensorSpec`."""
         if self._memory is None:
             raise ValueError(f"{_API}: plan needs memory=: write Recompute(layer, memory='auto').")
+        check_plan_arguments(_API, args)
         keras_internal.clear_losses(self)  # As in each call.
         call = layer_call.traceable(self.layer, self, args, {"training": True, **kwargs})
         return self._recomputation().plan(*call, {})
@@ -175,7 +176,7 @@ class _OfKeras3(Recompute):
         if not self.layer.built:
             parameters = inspect.signature(self.layer.build).parameters
             if keras_internal.has_default_build(self.layer):  # Then a call builds it.
-                self.compute_output_spec(*args, **kwargs)
+                signature.traced(_API, self.compute_output_spec, "to build it", self.layer.name)(*args, **kwargs)
             elif len(parameters) > 1:  # Named as Keras names them.
                 arguments = self._signature.bind(*args, **kwargs).arguments
                 shapes = {f"{n}_shape": self.keras.tree.map_structure(_shape, arguments[n]) for n in arguments}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import misplaced_calls, text, tf_internal
+from tf_cg_ops._src.core import misplaced_calls, signature, text, tf_internal
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.linear.equations import Equations, Point, with_derivative
 from tf_cg_ops._src.linear.packing import ROUNDING, Packing
@@ -125,7 +125,8 @@ class Solver:
         Differentiating the iterations would be wrong if they end early, for example if `b` is an eigenvector.
         """
         wording = without_gradient_function(self.api, differentiated="function A")
-        equations = Equations(lambda unknowns, inputs: matrix.apply(unknowns[0]) - inputs[0], [x], [b])
+        traced = signature.traced(self.api, matrix.apply, "so that the gradient can apply its transpose", "A")
+        equations = Equations(lambda unknowns, inputs: traced(unknowns[0]) - inputs[0], [x], [b])
 
         def apply_at(point: Point, u: tf.Tensor) -> tf.Tensor:
             return Point(equations, [u], [tf.zeros_like(b), *point.values[1:]]).value()

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, pytree, tapes, text, tf_internal
+from tf_cg_ops._src.core import convert, pytree, signature, tapes, text, tf_internal
 from tf_cg_ops._src.custom_gradient.wording import Wording, without_gradient_function
 from tf_cg_ops._src.keras import dispatch
 from tf_cg_ops._src.memory.loop_step import LoopStep
@@ -27,7 +27,7 @@ def to_tensors(api: str, argument: str, structure: Any, remedy: str) -> Any:
             f"Call {api} in the call() of a keras.layers.Layer."
         )
     for i, leaf in enumerate(leaves):
-        if leaf is None or (tf.is_tensor(leaf) and not isinstance(leaf, tf.Variable)):
+        if leaf is None or (tf.is_tensor(leaf) and not isinstance(leaf, (tf.Variable, tf_internal.WeakTensor))):
             continue
         try:
             leaves[i] = tf.convert_to_tensor(leaf)
@@ -67,7 +67,7 @@ class Carry:
         pairs = zip(pytree.leaf_names(argument, structure), tf.nest.flatten(structure), strict=True)
         names = [name for name, leaf in pairs if leaf is not None]
         # The Tensors of a composite have no names of their own.
-        self._names = names if len(names) == len(self.leaves) else [argument] * len(self.leaves)
+        self.names = names if len(names) == len(self.leaves) else [argument] * len(self.leaves)
 
     def pack(self, leaves: Sequence[tf.Tensor]) -> Any:
         """The structure with these leaves."""
@@ -75,6 +75,7 @@ class Carry:
 
     def leaves_of(self, value: Any) -> list[tf.Tensor]:
         """The leaves of the carry that a step returned; an error if it differs from the carry that the step got."""
+        value = tf.nest.map_structure(lambda x: x.to_tensor() if isinstance(x, tf_internal.WeakTensor) else x, value)
         try:
             tf.nest.assert_same_structure(self._structure, value, check_types=False, expand_composites=True)
             if _positions_of_none(self._structure) != _positions_of_none(value):
@@ -85,7 +86,7 @@ class Carry:
                 f"{_structure_of(self._structure)}, got {_structure_of(value)} (* is a Tensor). Return the "
                 "same lists, tuples and dicts."
             ) from error
-        return [self._checked_carry(*triple) for triple in zip(self._names, self.leaves, leaves_of(value), strict=True)]
+        return [self._checked_carry(*triple) for triple in zip(self.names, self.leaves, leaves_of(value), strict=True)]
 
     def _checked_carry(self, name: str, old: tf.TensorSpec, new: Any) -> tf.Tensor:
         if not tf.is_tensor(new):
@@ -224,6 +225,7 @@ class _Program:
         return lambda *args: Recomputation(self.wording)(function, args, {})
 
 
-def translated(function: Callable[..., Any]) -> Callable[..., Any]:
+def translated(api: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """The function; translated by AutoGraph where AutoGraph is on."""
-    return function if tf.executing_eagerly() else tf_internal.converted_by_autograph(function)
+    noted = signature.traced(api, function, "so that the backward pass can run its steps again")
+    return noted if tf.executing_eagerly() else tf_internal.converted_by_autograph(function)

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar, overload
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import misplaced_calls, pytree, text, tf_internal
+from tf_cg_ops._src.core import misplaced_calls, pytree, signature, text, tf_internal
 from tf_cg_ops._src.core.types import P, R, Structure
 from tf_cg_ops._src.custom_gradient.call import differentiable_leaves, explained_errors
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient, Method
@@ -29,6 +29,7 @@ from tf_cg_ops._src.rewrite.built_functions import find_or_build
 from tf_cg_ops._src.rewrite.traced_call import TracedCall, arrays_to_tensors
 
 _WORDING = without_gradient_function("recompute_grad")
+_PURPOSE = "so that the backward pass can compute it again"
 # A plan that saves next to nothing is only worth a warning if the function takes this many bytes.
 _WORTH_SAVING = 2**20
 
@@ -196,6 +197,15 @@ class _PlannedMethod(Method):
         return _PlannedMethod, (self.__planned, self.__instance)
 
 
+def check_plan_arguments(api: str, args: Sequence[Any]) -> None:
+    """TypeError if the arguments of a plan are KerasTensors or shapes."""
+    got = "a KerasTensor" if package_of_keras_tensors(args) else ""
+    if args and tf.nest.is_nested(args[0]) and all(n is None or type(n) is int for n in tf.nest.flatten(args)):
+        got = f"{args[0]!r}. Write plan(tf.TensorSpec({args[0]!r}, tf.float32))"
+    if got:
+        raise TypeError(f"{api}: plan takes Tensors or their tf.TensorSpec, got {got}.")
+
+
 @dataclasses.dataclass(frozen=True)
 class Recomputation:
     """Calls functions with gradients that run them again, keeping what `keep` chooses, or within a `memory`."""
@@ -218,7 +228,7 @@ class Recomputation:
             )
         try:
             with explained_errors(self.wording, function, args, kwargs):
-                trace, values = _traced(function, args, kwargs)
+                trace, values = _traced(signature.traced(api, function, _PURPOSE), args, kwargs)
         except _MergesReplicasError:
             warnings.warn(
                 f"{api}: '{name}' is not recomputed, because it merges the replicas of a strategy, as an all_reduce or "
@@ -243,8 +253,7 @@ class Recomputation:
 
     def plan(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Plan:
         """The plan for a call with these arguments, Tensors or their specs."""
-        if package_of_keras_tensors((args, kwargs)):
-            raise TypeError(f"{self.wording.api}: plan takes Tensors or their tf.TensorSpec, got a KerasTensor.")
+        check_plan_arguments(self.wording.api, [*args, *kwargs.values()])
         is_spec = lambda leaf: isinstance(leaf, tf.TensorSpec)  # noqa: E731
         if any(map(is_spec, tf.nest.flatten((args, kwargs)))):
             with tf_internal.FuncGraph("plan").as_default():
@@ -253,7 +262,8 @@ class Recomputation:
                     lambda leaf: placeholder(leaf) if is_spec(leaf) else leaf, (list(args), kwargs)
                 )
                 return self.plan(function, args, kwargs)
-        return self._planned(text.name_of(function), _traced(function, args, kwargs)[0])[1]
+        traced = signature.traced(self.wording.api, function, _PURPOSE)
+        return self._planned(text.name_of(function), _traced(traced, args, kwargs)[0])[1]
 
     def _build(self, name: str, trace: TracedCall) -> SegmentedFunction:
         if self.memory is None:

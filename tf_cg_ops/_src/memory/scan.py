@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import convert, misplaced_calls, pytree, text, tf_internal
+from tf_cg_ops._src.core import convert, misplaced_calls, pytree, signature, text, tf_internal
 from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.memory import checkpointed_loop
 from tf_cg_ops._src.memory.checkpointed_loop import Carry, Loop
@@ -107,7 +107,7 @@ def scan(
     init = checkpointed_loop.to_tensors(_API, "init", init, "Put what a step only returns into its output y.")
     xs = checkpointed_loop.to_tensors(_API, "xs", xs, "Stack the values for the steps into Tensors.")
     num_steps = _number_of_steps(xs, None if length is None else checkpointed_loop.static_int(length))
-    f = checkpointed_loop.translated(f)
+    f = checkpointed_loop.translated(_API, f)
     loop = _Scan(f, init, xs, reverse, checkpoint)
     return loop(init, xs, num_steps)
 
@@ -118,11 +118,18 @@ class _Scan:
     def __init__(self, f: Callable[..., Any], init: Any, xs: Any, reverse: bool, checkpoint: Checkpoint) -> None:
         name = text.name_of(f)
         carry = Carry(_API, "init", init, name)
+        ints = [leaf for leaf, spec in zip(carry.names, carry.leaves, strict=True) if spec.dtype.is_integer]
         self._structure_of_y: Any = None
 
         def step(*tensors: tf.Tensor) -> list[tf.Tensor]:
             x = checkpointed_loop.pack(xs, tensors[len(carry.leaves) :])
-            value = f(carry.pack(tensors[: len(carry.leaves)]), x)
+            takes = f"{_API}: '{name}' must take two arguments, the carry and one slice of xs"
+            try:
+                value = signature.call(f, [carry.pack(tensors[: len(carry.leaves)]), x], {}, takes)
+            except TypeError as error:
+                for leaf in ints:
+                    text.add_note(error, f"{_API}: '{name}' gets integers for {leaf}. For floats, start with 0.0.")
+                raise
             advice = (
                 "End it with: return carry, y (or: return carry, None). In tf.scan, unlike here, the function returns "
                 "only the carry."

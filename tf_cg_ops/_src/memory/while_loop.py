@@ -89,7 +89,7 @@ def while_loop(
 
     loop_vars = checkpointed_loop.to_tensors(_API, "loop_vars", loop_vars, "Use scan to collect values of the steps.")
     num_steps = _number_of_steps(maximum_iterations)
-    cond, body = map(checkpointed_loop.translated, (cond, body))
+    cond, body = (checkpointed_loop.translated(_API, function) for function in (cond, body))
     loop = _WhileLoop(cond, body, loop_vars, checkpoint)
     return loop(cond, loop_vars, num_steps)
 
@@ -105,6 +105,8 @@ class _WhileLoop:
 
         def step(goes_on: tf.Tensor, *leaves: tf.Tensor) -> list[tf.Tensor]:
             value = body(*carry.pack(leaves))
+            if getattr(value, "dtype", None) == tf.bool and any(leaf.dtype != tf.bool for leaf in carry.leaves):
+                raise TypeError(f"{_API}: body '{name}' must return loop_vars, got a bool. Pass cond first, then body.")
             if len(loop_vars) == 1 and not isinstance(value, (list, tuple)):
                 value = (value,)
             new = carry.leaves_of(value)

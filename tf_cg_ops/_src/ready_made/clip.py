@@ -117,15 +117,14 @@ def clipped(api: str, x: Any, mode: str, limit: Any, axis: Any, loss_scale: Any)
     return tf.nest.pack_sequence_as(x, call_with_gradient(identity, tensors, {}, wording=wording))
 
 
-def only_limit(api: str, value: Any, norm: Any, global_norm: Any, axis: Any) -> tuple[str, Any]:
-    """The name of the one limit and its value; ValueError unless exactly one is given."""
+def only_limit(api: str, value: Any, norm: Any, global_norm: Any, axis: Any, others: Any = ()) -> tuple[str, Any]:
+    """The name of the one limit and its value; ValueError unless exactly one is given. `others` are other names."""
     limits = {"value": value, "norm": norm, "global_norm": global_norm}
     limits = {name: limit for name, limit in limits.items() if limit is not None}
     if len(limits) != 1:
-        raise ValueError(
-            f"{api}: pass exactly one of value, norm and global_norm, got {' and '.join(limits) or 'none'}. To apply "
-            "two limits, nest two calls."
-        )
+        got = " and ".join(limits or others) or "none"
+        advice = "To apply two limits, nest two calls." if limits else "Write for example norm=1.0."
+        raise ValueError(f"{api}: pass exactly one of value, norm and global_norm, got {got}. {advice}")
     [(mode, limit)] = limits.items()
     if axis is not None and mode != "norm":
         raise ValueError(f"{api}: axis is for norm only, got {mode}. Leave axis out, or pass norm.")

@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, pytree, text, tf_internal
-from tf_cg_ops._src.core.signature import bind, check_takes
+from tf_cg_ops._src.core.signature import bind, check_takes, traced
 from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.core.variables import as_variable
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
@@ -76,7 +76,7 @@ class _Solve:
     def __init__(self, problem: Problem, name: str) -> None:
         self._problem, self._name, self._batched = problem, name, problem.options["batched"]
         self._subject = f"{problem.api}: the {problem.noun} '{text.name_of(problem.user_function)}' of '{name}'"
-        self._function = _translated(problem.user_function)
+        self._function = traced(problem.api, _translated(problem.user_function), "to differentiate it")
         linear_solve = problem.options["linear_solve"]
         self._linear_solve = None if linear_solve is None else _translated(linear_solve)
 
@@ -212,7 +212,11 @@ class _Solve:
             return self._packing.unpack(point.evaluate(("vjp", self._batched, self._problem.noun), self._vjp, packed))
 
         with called_by(subject):
-            u = linear_solve(vjp_of_structure, self._packing.unpack(dy))
+            try:
+                u = linear_solve(vjp_of_structure, self._packing.unpack(dy))
+            except (TypeError, ValueError) as error:
+                text.add_note(error, f"{subject} gets a function vjp, and dy. To solve with the matrix, leave it out.")
+                raise
         return self._packing.pack(f"{subject} must return", u, "Return u with vjp(u) = dy.")
 
     def _solved(self, r: tf.Tensor, y: tf.Tensor, dy: tf.Tensor, u: tf.Tensor, inputs: Sequence[tf.Tensor]) -> Any:

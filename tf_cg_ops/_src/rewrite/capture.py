@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import calls, convert, misplaced_calls, pytree, text, tf_internal
+from tf_cg_ops._src.core import calls, convert, misplaced_calls, pytree, signature, text, tf_internal
 from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.custom_gradient import attaching
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
@@ -122,7 +122,7 @@ class _Run:
         inputs = arrays_to_tensors((list(args), {key: x for key, x in kwargs.items() if key not in self.wanted}))
         name = text.name_of(function)
         with layer_values.replaced(mark):
-            call = TracedCall(function, *inputs)
+            call = TracedCall(signature.traced(_API, function, "to find the values inside it"), *inputs)
         cut = Cut(_API, name, call.graph, call.inside, self.wanted, self.inside)
         for variable in call.variables:  # Their handles are inputs, so the call does not read them.
             tf_internal.variable_accessed(variable)

@@ -148,7 +148,7 @@ class Matching:
             functions = ", ".join(f"'{name}' ({number})" for name, number in names.most_common())
             to = "to replace their gradients by TensorFlow's gradient of their ops, with your rules"
             advice = f"{inside_option(self._api)} {to}."
-            if any(id(op) in reached for op in ops):
+            if self._ignores_unmatched or any(id(op) in reached for op in ops):
                 warnings.warn(
                     f"{self._api}: the rule for {_described_key(key)} has no effect on ops of {place} inside functions "
                     f"that have their own gradient: {functions}. {advice}",

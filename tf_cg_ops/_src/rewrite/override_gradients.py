@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import misplaced_calls, pytree, text, tf_internal
+from tf_cg_ops._src.core import misplaced_calls, pytree, signature, text, tf_internal
 from tf_cg_ops._src.core.types import P, R
 from tf_cg_ops._src.custom_gradient.decorator import CustomGradient
 from tf_cg_ops._src.custom_gradient.traced_rule import in_forward_mode
@@ -75,8 +75,8 @@ def override_gradients(
         `tf.Operation`, to a rule. An op gets the first rule that matches, but a rule for its type or name comes
         before one for `rules.elementwise`.
       inside: Whether rules also reach into functions that have their own gradient, which then lose it.
-      unmatched: What to do about a rule that matches no op: "error", or "ignore", so that you can use one dict for
-        several functions.
+      unmatched: What to do about a rule that matches no op that gradients reach: "error", or "ignore", so that you can
+        use one dict for several functions. You still get the warning about functions with their own gradient.
 
     Returns:
       A function with the signature and the value of `f`.
@@ -98,7 +98,7 @@ def override_gradients(
 
     def run(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         inputs = arrays_to_tensors((list(args), kwargs))
-        call = TracedCall(function, *inputs)
+        call = TracedCall(signature.traced(_API, function, "to give its ops other gradients"), *inputs)
         inside, values = call.inside, [*pytree.tensors_in(inputs), *call.outside.values]
         orders = 3 if in_forward_mode(values) else 2  # Forward mode transposes, which is one derivative more.
         # With a tangent, TensorFlow loses the variable of a handle that is an argument.
