@@ -11,6 +11,13 @@ from mkdocs.structure.pages import Page
 
 ROOT = pathlib.Path(__file__).parents[1]
 _SOURCES = "https://github.com/tf-cg-ops/tf_cg_ops/blob/main/"
+# Words that readers search for, and the page that they want.
+_SEARCHED = {
+    "ship.md": ["save", "load", "export", "TFLite", "Lite"],
+    "recipes.md": ["clip", "clipping"],
+    "quantization.md": ["quantize"],
+    "migrating.md": ["JAX"],
+}
 _LANGUAGES = {".py": "python", ".c": "c"}
 
 
@@ -23,8 +30,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Turns links to examples, which work on GitHub, into links to their pages, and drops what is only for GitHub."""
+    # A search leads to guides first, then to the reference. The gallery leads to the examples.
+    folder = page.file.src_uri.partition("/")[0]
+    page.meta["search"] = {"exclude": folder == "examples", "boost": 0.5 if folder == "reference" else 1}
+    page.meta["tags"] = _SEARCHED.get(page.file.src_uri, [])
     markdown = re.sub(r"^On GitHub, .*\n", "", markdown, flags=re.MULTILINE)
     return re.sub(r"\]\(\.\./examples/(?:\w+/)?(\w+)\.(?:py|c)\)", r"](examples/\1.md)", markdown)
 
