@@ -41,7 +41,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 
 def on_page_content(html: str, page: Page, **_: Any) -> str:
-    """Lets long names in tables break between words, and gives the support matrix classes for style.css."""
+    """Says where names in tables can break, and gives the support matrix classes for style.css."""
     html = re.sub(r"<t[hd].*?</t[hd]>", _with_breaks, html, flags=re.DOTALL)
     if page.file.src_uri == "modes.md":
         html = re.sub(r"<td>(yes|partly|no)</td>", r'<td class="\1">\1</td>', html)
@@ -53,8 +53,14 @@ def on_page_content(html: str, page: Page, **_: Any) -> str:
 
 
 def _with_breaks(cell: re.Match[str]) -> str:
-    between_words = re.compile(r"(?<=[^\W\d][._])(?=\w)|(?<=[a-z])(?=[A-Z])")
-    return re.sub(r"(?<=<code>)[^<]*(?=</code>)", lambda name: between_words.sub("<wbr>", name[0]), cell[0])
+    return re.sub("<code>([^<]*)</code>", _with_breaks_in_name, cell[0])
+
+
+def _with_breaks_in_name(code: re.Match[str]) -> str:
+    if len(code[1]) <= 24:
+        return f'<code class="name">{code[1]}</code>'
+    breakable = re.sub(r"(?<=[^\W\d][._])(?=\w)", "<wbr>", code[1])
+    return f"<code>{breakable}</code>"
 
 
 def start_page() -> str:
