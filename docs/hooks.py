@@ -20,7 +20,7 @@ _SEARCHED = {
     "quantization.md": ["quantize"],
     "migrating.md": ["JAX"],
 }
-# Where a picture can be cut between its panels, as fractions of its width. On a phone, the panels are one below the other.
+# Where to cut a picture between its panels, as fractions of its width. On a phone, the panels are one below the other.
 _CUTS: dict[str, list[float]] = {
     "binary_net": [0.41],
     "convex_layer": [0.337, 0.676],
