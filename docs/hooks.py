@@ -18,7 +18,6 @@ _SEARCHED = {
     "ship.md": ["save", "load", "export", "TFLite", "Lite"],
     "recipes.md": ["clip", "clipping"],
     "quantization.md": ["quantize"],
-    "migrating.md": ["JAX"],
 }
 # Where to cut a picture between its panels, as fractions of its width. On a phone, the panels are one below the other.
 _CUTS: dict[str, list[float]] = {
