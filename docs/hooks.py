@@ -1,8 +1,10 @@
 """The pages that mkdocs makes of other files: the README, the notebook of the quickstart, and the examples."""
 
+import itertools
 import json
 import pathlib
 import re
+import struct
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -11,6 +13,27 @@ from mkdocs.structure.pages import Page
 
 ROOT = pathlib.Path(__file__).parents[1]
 _SOURCES = "https://github.com/tf-cg-ops/tf_cg_ops/blob/main/"
+# Words that readers search for, and the page that they want.
+_SEARCHED = {
+    "ship.md": ["save", "load", "export", "TFLite", "Lite"],
+    "recipes.md": ["clip", "clipping"],
+    "quantization.md": ["quantize"],
+}
+# Where to cut a picture between its panels, as fractions of its width. On a phone, the panels are one below the other.
+_CUTS: dict[str, list[float]] = {
+    "binary_net": [0.41],
+    "convex_layer": [0.337, 0.676],
+    "equilibrium_layer": [0.332, 0.661],
+    "fit_in_memory": [0.332, 0.671],
+    "inside_model": [0.664],
+    "learning_curves": [0.332, 0.67],
+    "lite_training": [0.514],
+    "log1pexp": [0.33, 0.66],
+    "long_sequence": [0.339, 0.671],
+    "nan_in_training": [0.68],
+    "neural_ode": [0.336, 0.658],
+    "readme": [0.307, 0.605],
+}
 _LANGUAGES = {".py": "python", ".c": "c"}
 
 
@@ -23,15 +46,20 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Turns links to examples, which work on GitHub, into links to their pages, and drops what is only for GitHub."""
+    # A search leads to guides first, then to the reference. The gallery leads to the examples.
+    folder = page.file.src_uri.partition("/")[0]
+    page.meta["search"] = {"exclude": folder == "examples", "boost": 0.5 if folder == "reference" else 1}
+    page.meta["tags"] = _SEARCHED.get(page.file.src_uri, [])
     markdown = re.sub(r"^On GitHub, .*\n", "", markdown, flags=re.MULTILINE)
     return re.sub(r"\]\(\.\./examples/(?:\w+/)?(\w+)\.(?:py|c)\)", r"](examples/\1.md)", markdown)
 
 
 def on_page_content(html: str, page: Page, **_: Any) -> str:
-    """Lets long names in tables break between words, and gives the support matrix classes for style.css."""
+    """Says where names in tables and pictures can break, and gives the support matrix classes for style.css."""
     html = re.sub(r"<t[hd].*?</t[hd]>", _with_breaks, html, flags=re.DOTALL)
+    html = re.sub(r'<img alt="([^"]*)" src="([^"]*figures/(\w+)\.png)" ?/>', _with_panels, html)
     if page.file.src_uri == "modes.md":
         html = re.sub(r"<td>(yes|partly|no)</td>", r'<td class="\1">\1</td>', html)
         # The class also keeps the theme from wrapping the table in elements of its own.
@@ -42,8 +70,29 @@ def on_page_content(html: str, page: Page, **_: Any) -> str:
 
 
 def _with_breaks(cell: re.Match[str]) -> str:
-    between_words = re.compile(r"(?<=[^\W\d][._])(?=\w)|(?<=[a-z])(?=[A-Z])")
-    return re.sub(r"(?<=<code>)[^<]*(?=</code>)", lambda name: between_words.sub("<wbr>", name[0]), cell[0])
+    return re.sub("<code>([^<]*)</code>", _with_breaks_in_name, cell[0])
+
+
+def _with_breaks_in_name(code: re.Match[str]) -> str:
+    if len(code[1]) <= 24:
+        return f'<code class="name">{code[1]}</code>'
+    breakable = re.sub(r"(?<=[^\W\d]\.)(?=\w)", "<wbr>", code[1])
+    return f"<code>{breakable}</code>"
+
+
+def _with_panels(image: re.Match[str]) -> str:
+    """The picture, and its panels: style.css shows one or the other."""
+    alt, source, name = image.groups()
+    if name not in _CUTS:
+        return image[0]
+    width, height = struct.unpack(">II", (ROOT / f"docs/figures/{name}.png").read_bytes()[16:24])
+    panels = [image[0].replace("<img", '<img class="whole"')]
+    for left, right in itertools.pairwise([0, *_CUTS[name], 1]):
+        part = right - left
+        style = f"aspect-ratio: {part * width / height:.3f}; object-position: {100 * left / (1 - part):.2f}% 0"
+        panels.append(f'<img class="panel" alt="{alt}" src="{source}" style="{style}">')
+        alt = ""
+    return "".join(panels)
 
 
 def start_page() -> str:

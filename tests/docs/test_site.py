@@ -23,6 +23,15 @@ from ..support.sources import ROOT, source_files
 from .browser import FLAGS, PROGRAMS, find_chromium
 from .pages import public_objects
 
+# What readers search for, and the page that must come first.
+SEARCHES = {
+    "nan loss": "nan.html",
+    "save model": "ship.html",
+    "clip gradient": "recipes.html",
+    "strip": "ship.html",
+    "TFLite": "ship.html",
+    "quantization": "quantization.html",
+}
 LOOK = pathlib.Path(__file__).with_name("look.html")
 
 
@@ -103,7 +112,7 @@ class Server(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def looks(site, tmp_path_factory):
-    """The address of the site, and what a browser finds in each page."""
+    """The address of the site, what a browser finds in each page, and where searches lead."""
     if not find_chromium():
         pytest.skip(
             f"none of {', '.join(PROGRAMS)} is on PATH: how the pages look and their links are NOT tested. "
@@ -115,7 +124,8 @@ def looks(site, tmp_path_factory):
     origin = f"http://127.0.0.1:{server.server_port}/"
     # The pages of examples show nothing but a file.
     pages = sorted(str(path.relative_to(site)) for path in site.rglob("*.html") if path.parent.name != "examples")
-    address = f"{origin}{LOOK.name}#{urllib.parse.quote(json.dumps([page for page in pages if page != '404.html']))}"
+    asked = [[page for page in pages if page != "404.html"], list(SEARCHES)]
+    address = f"{origin}{LOOK.name}#{urllib.parse.quote(json.dumps(asked))}"
     profile = f"--user-data-dir={tmp_path_factory.mktemp('profile')}"
     command = [find_chromium(), *FLAGS, "--remote-debugging-port=0", "--window-size=1300,1000", profile, address]
     # The program can be a script that starts the browser.
@@ -128,7 +138,7 @@ def looks(site, tmp_path_factory):
     server.shutdown()
     server.server_close()
     assert "error" not in found, found
-    return origin, found
+    return origin, found["pages"], found["searches"]
 
 
 def test_no_page_overflows_or_fails(looks):
@@ -138,7 +148,7 @@ def test_no_page_overflows_or_fails(looks):
 
 def test_links_lead_somewhere(site, looks):
     """Links to other places are not followed, but must work from anywhere."""
-    origin, seen = looks
+    origin, seen, _ = looks
     assert sum(len(of["links"]) for of in seen.values()) > 500
     for page, of in seen.items():
         for address, text in of["links"]:
@@ -158,3 +168,7 @@ def test_the_head_and_the_first_column_of_the_support_matrix_stay_in_view(looks)
     for width, below_the_bar, left in heads:
         assert 0 <= below_the_bar < 100
         assert 0 <= left < width / 3
+
+
+def test_a_search_leads_to_the_page_that_has_the_answer(looks):
+    assert looks[2] == SEARCHES
