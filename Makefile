@@ -4,7 +4,7 @@
 # Python 3.10 to 3.14. For 3.14 there are only release candidates of TensorFlow 2.22, for the others TensorFlow 2.21.
 PYTHON ?= python3
 # What to build against. For NVIDIA GPUs, in a fresh checkout: make demo TENSORFLOW='tensorflow==2.21.*'
-TENSORFLOW ?= tensorflow-cpu==$(shell $(PYTHON) -c 'import sys; print("2.21" if sys.version_info < (3, 14) else "2.22")').*
+TENSORFLOW ?= tensorflow-cpu==$(shell $(PYTHON) -c 'import sys; print("2.21.*" if sys.version_info < (3, 14) else "2.22.*,>=2.22.0rc0")')
 # The functions that tests compare with. tf-keras requires the distribution named `tensorflow`, which pip would install
 # over the one chosen above, so they are installed without dependencies; the extra `test` has what else they need.
 UPSTREAM := tensorflow-probability==0.25.* tf-keras==2.21.*

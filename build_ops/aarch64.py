@@ -16,7 +16,7 @@ import zipfile
 from .compiler import LINK_FLAGS, WITH_CC, as_one, compile_commands, compile_files, run
 from .environments import pip
 from .sources import SOURCES, SOURCES_WITH_CC, WITHOUT_CUDA, units
-from .tensorflow import minor_of, require_tensorflow, tensorflow_flags
+from .tensorflow import minor_of, newest_of, require_tensorflow, tensorflow_flags
 
 COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
 SYSTEM = "/usr/aarch64-linux-gnu"
@@ -35,7 +35,7 @@ int main(int count, char** paths) {
 
 def requirement() -> str:
     """The TensorFlow for ARM: the version of this environment's."""
-    return f"tensorflow=={minor_of(require_tensorflow().version)}.*"
+    return f"tensorflow{newest_of(minor_of(require_tensorflow().version))}"
 
 
 def unpack_tensorflow(folder: pathlib.Path) -> pathlib.Path:

@@ -25,7 +25,7 @@ from .environments import (
     version_of,
 )
 from .release import make_sdist
-from .tensorflow import SUPPORTED
+from .tensorflow import SUPPORTED, newest_of
 
 # The newest Python that each version of TensorFlow is published for. (All are published for 3.10.)
 NEWEST_PYTHON = {"2.19": (3, 12), "2.20": (3, 13), "2.21": (3, 13), "2.22": (3, 14)}
@@ -52,7 +52,7 @@ def newest_for(minor: str, pythons: dict[str, tuple[int, int]]) -> str | None:
 
 def install(interpreter: pathlib.Path, minor: str, sdist: pathlib.Path) -> None:
     """Installs a version of TensorFlow, its tf_keras, and the library, built against it."""
-    pip(interpreter, "install", f"tensorflow-cpu=={minor}.*", *CORE_REQUIREMENTS)
+    pip(interpreter, "install", f"tensorflow-cpu{newest_of(minor)}", *CORE_REQUIREMENTS)
     # tf_keras requires the distribution `tensorflow`, which pip would install too. A release candidate of TensorFlow
     # comes before its tf_keras.
     pip(interpreter, "install", "--no-deps", f"tf-keras<={minor}.99")

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from .environments import ROOT, environment, make_environment, pip, pythons_at_hand, run
 from .matrix import as_table, newest_for
 from .release import DIST, make_sdist, repair, the_only
-from .tensorflow import NEWEST_RELEASE, SUPPORTED
+from .tensorflow import NEWEST_RELEASE, SUPPORTED, newest_of
 
 
 def check_changelog(version: str) -> None:
@@ -30,7 +30,7 @@ def check_changelog(version: str) -> None:
 
 def make_wheel(interpreter: pathlib.Path, sdist: pathlib.Path, minor: str, folder: pathlib.Path) -> pathlib.Path:
     """Makes the wheel for a minor version of TensorFlow from the source distribution, as users do."""
-    setting = f"tensorflow=tensorflow=={minor}.*"
+    setting = f"tensorflow=tensorflow{newest_of(minor)}"
     pip(interpreter, "wheel", "--no-deps", "--config-settings", setting, "-w", str(folder / "built"), str(sdist))
     return repair(the_only(folder / "built", f"tf_cg_ops-*-{minor}-*.whl"), DIST)
 

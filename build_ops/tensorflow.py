@@ -13,9 +13,17 @@ from collections.abc import Iterator
 # The minor versions that the sources compile against; `make matrix` tests them all.
 SUPPORTED = ("2.19", "2.20", "2.21", "2.22")
 
-# If there is no TensorFlow, the build asks for the newest release; Python 3.14 only has the release candidates of 2.22.
 NEWEST_RELEASE = "2.21"
-DEFAULT_REQUIREMENT = f"tensorflow=={NEWEST_RELEASE if sys.version_info < (3, 14) else '2.22'}.*"
+
+
+def newest_of(minor: str) -> str:
+    """The requirement that gets the newest TensorFlow of a minor version, also a release candidate if that is all."""
+    # pip only considers release candidates if a requirement names one.
+    return f"=={minor}.*" + (f",>={minor}.0rc0" if SUPPORTED.index(minor) > SUPPORTED.index(NEWEST_RELEASE) else "")
+
+
+# If there is no TensorFlow, the build asks for the newest release; Python 3.14 only has the release candidates of 2.22.
+DEFAULT_REQUIREMENT = f"tensorflow{newest_of(NEWEST_RELEASE if sys.version_info < (3, 14) else '2.22')}"
 
 # Many distributions contain TensorFlow: tensorflow, tensorflow-cpu, tf-nightly, AMD's, conda's.
 _LIST_DISTRIBUTIONS = """

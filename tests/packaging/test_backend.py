@@ -105,7 +105,9 @@ def without_tensorflow(tmp_path_factory):
     return python
 
 
-@pytest.mark.parametrize(("python", "requirement"), [((3, 13), "tensorflow==2.21.*"), ((3, 14), "tensorflow==2.22.*")])
+@pytest.mark.parametrize(
+    ("python", "requirement"), [((3, 13), "tensorflow==2.21.*"), ((3, 14), "tensorflow==2.22.*,>=2.22.0rc0")]
+)
 def test_the_default_is_the_newest_tensorflow_that_is_released_for_this_python(python, requirement, monkeypatch):
     monkeypatch.setattr(sys, "version_info", python)
     assert runpy.run_path(str(ROOT / "build_ops" / "tensorflow.py"))["DEFAULT_REQUIREMENT"] == requirement
