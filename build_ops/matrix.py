@@ -61,14 +61,14 @@ def install(interpreter: pathlib.Path, minor: str, sdist: pathlib.Path) -> None:
 
 def versions_in(interpreter: pathlib.Path) -> list[str]:
     """The versions of the packages in the table."""
+    # Not from the metadata: a release candidate of TensorFlow requires keras-nightly.
     script = (
-        "import json, platform; from importlib.metadata import version;"
-        "names = ['tensorflow-cpu', 'numpy', 'keras', 'tf_keras'];"
-        "found = [version(name) for name in names];"
+        "import json, platform, keras, numpy, tensorflow, tf_keras;"
+        "found = [library.__version__ for library in (tensorflow, numpy, keras, tf_keras)];"
         "print(json.dumps([found[0], platform.python_version(), *found[1:]]))"
     )
     answer = subprocess.run([interpreter, "-c", script], env=environment(), stdout=subprocess.PIPE, check=True)
-    return json.loads(answer.stdout)
+    return json.loads(answer.stdout.splitlines()[-1])
 
 
 def run_one(minor: str, python: str, sdist: pathlib.Path) -> tuple[bool, list[str]]:
