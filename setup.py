@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT))
 from build_ops.compiler import build_libraries  # noqa: E402
 from build_ops.readme import long_description  # noqa: E402
 from build_ops.sources import SOURCES, SOURCES_WITH_CC  # noqa: E402
-from build_ops.tensorflow import build_info, find_tensorflow, tensorflow_requirement  # noqa: E402
+from build_ops.tensorflow import build_info, find_tensorflow, minor_of, tensorflow_requirement  # noqa: E402
 
 
 class BuildOpLibrary(build_ext):
@@ -58,7 +58,13 @@ class BuildOpLibrary(build_ext):
 
 
 class AnyPythonWheel(bdist_wheel):
-    """Tags the wheel for one platform and every Python 3: the op library does not use Python's ABI."""
+    """Tags the wheel for one TensorFlow, one platform and every Python 3: the op library does not use Python's ABI."""
+
+    def initialize_options(self) -> None:
+        """Sets the build number to TensorFlow's version: tf_cg_ops-0.1.0-2.21-py3-none-linux_x86_64.whl."""
+        super().initialize_options()
+        tensorflow = find_tensorflow()
+        self.build_number = minor_of(tensorflow.version) if tensorflow else None
 
     def get_tag(self) -> tuple[str, str, str]:
         """The wheel's Python, ABI and platform tags."""

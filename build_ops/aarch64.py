@@ -1,19 +1,22 @@
 """Builds both libraries for 64-bit ARM with a cross compiler, against TensorFlow's wheel for ARM: `make aarch64`.
 
 This checks that they compile without a warning, that every symbol is resolved, and that QEMU opens them together with
-TensorFlow's library. It does not run their code.
+TensorFlow's library. It does not run their code. `make wheel` puts them into a wheel.
 """
 
+import os
 import pathlib
 import shutil
+import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 
 from .compiler import LINK_FLAGS, WITH_CC, as_one, compile_commands, compile_files, run
 from .environments import pip
 from .sources import SOURCES, SOURCES_WITH_CC, WITHOUT_CUDA, units
-from .tensorflow import DEFAULT_REQUIREMENT, tensorflow_flags
+from .tensorflow import minor_of, newest_of, require_tensorflow, tensorflow_flags
 
 COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
 SYSTEM = "/usr/aarch64-linux-gnu"
@@ -30,14 +33,19 @@ int main(int count, char** paths) {
 """
 
 
+def requirement() -> str:
+    """The TensorFlow for ARM: the version of this environment's."""
+    return f"tensorflow{newest_of(minor_of(require_tensorflow().version))}"
+
+
 def unpack_tensorflow(folder: pathlib.Path) -> pathlib.Path:
     """Unpacks the headers and libraries of TensorFlow's wheel for ARM, and returns the package's folder."""
     wanted = ["--only-binary", ":all:", "--platform", "manylinux_2_27_aarch64", "--python-version", "3.12"]
-    pip(pathlib.Path(sys.executable), "download", "--no-deps", *wanted, "-d", str(folder), DEFAULT_REQUIREMENT)
+    pip(pathlib.Path(sys.executable), "download", "--no-deps", *wanted, "-d", str(folder), requirement())
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         needed = ("tensorflow/include/", "tensorflow/lib")
-        archive.extractall(folder, [name for name in archive.namelist() if name.startswith(needed)])
+        archive.extractall(folder, [n for n in archive.namelist() if n.startswith(needed) or ".dist-info/" in n])
     return folder / "tensorflow"
 
 
@@ -65,22 +73,42 @@ def open_in_emulator(paths: list[pathlib.Path], folder: pathlib.Path) -> None:
     run([EMULATOR, "-L", SYSTEM, "-E", search, str(folder / "open"), *map(str, paths)])
 
 
+def make_wheel(sdist: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+    """Makes the wheel from the libraries in a folder, which also has the metadata of the TensorFlow for ARM."""
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder / "sources")
+    (source,) = (folder / "sources").iterdir()
+    command = [sys.executable, "setup.py", "-q", "bdist_wheel", "--plat-name", "linux_aarch64"]
+    # TensorFlow for ARM is the distribution `tensorflow`; the build prefers it to the one of this environment.
+    variables = {"TF_CG_OPS_PREBUILT": str(folder), "PYTHONPATH": str(folder)}
+    subprocess.run([*command, "--dist-dir", str(folder)], cwd=source, env={**os.environ, **variables}, check=True)
+    (wheel,) = folder.glob("tf_cg_ops-*.whl")
+    return wheel
+
+
+def missing_programs() -> str | None:
+    """What is not installed, and how to install it; None if all is there."""
+    missing = [program for program in (COMPILER, EMULATOR) if not shutil.which(program)]
+    install = "On Debian and Ubuntu: apt-get install g++-aarch64-linux-gnu qemu-user"
+    return f"aarch64 needs {' and '.join(missing)} on PATH. {install}" if missing else None
+
+
+def build_and_open(folder: pathlib.Path) -> None:
+    """Builds both libraries in a folder, and opens them."""
+    tensorflow = unpack_tensorflow(folder)
+    library, with_cc = build(tensorflow, folder)
+    framework, cc = (tensorflow / f"libtensorflow_{name}.so.2" for name in ("framework", "cc"))
+    open_in_emulator([framework, library], folder)
+    open_in_emulator([framework, cc, with_cc], folder)
+
+
 def main() -> None:
     """Builds and opens them."""
-    missing = [program for program in (COMPILER, EMULATOR) if not shutil.which(program)]
-    if missing:
-        raise SystemExit(
-            f"tf_cg_ops: aarch64 needs {' and '.join(missing)} on PATH. On Debian and Ubuntu: apt-get install "
-            "g++-aarch64-linux-gnu qemu-user"
-        )
+    if missing := missing_programs():
+        raise SystemExit(f"tf_cg_ops: {missing}")
     with tempfile.TemporaryDirectory(prefix="tf_cg_ops-") as temporary:
-        folder = pathlib.Path(temporary)
-        tensorflow = unpack_tensorflow(folder)
-        library, with_cc = build(tensorflow, folder)
-        framework, cc = (tensorflow / f"libtensorflow_{name}.so.2" for name in ("framework", "cc"))
-        open_in_emulator([framework, library], folder)
-        open_in_emulator([framework, cc, with_cc], folder)
-    print(f"tf_cg_ops: both libraries compile, link and open for aarch64, against {DEFAULT_REQUIREMENT}.")
+        build_and_open(pathlib.Path(temporary))
+    print(f"tf_cg_ops: both libraries compile, link and open for aarch64, against {requirement()}.")
 
 
 if __name__ == "__main__":

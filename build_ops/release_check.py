@@ -2,8 +2,7 @@
 
     python -m build_ops.release_check python3.12 python3.13
 
-`make release-check` runs it. There is a wheel for each minor version of TensorFlow, in its own folder, because the
-name of a wheel has no room for that version.
+`make release-check` runs it. There is a wheel for each minor version of TensorFlow, which is its build number.
 """
 
 import email
@@ -20,7 +19,7 @@ from collections.abc import Sequence
 from .environments import ROOT, environment, make_environment, pip, pythons_at_hand, run
 from .matrix import as_table, newest_for
 from .release import DIST, make_sdist, repair, the_only
-from .tensorflow import SUPPORTED
+from .tensorflow import NEWEST_RELEASE, SUPPORTED, newest_of
 
 
 def check_changelog(version: str) -> None:
@@ -31,19 +30,19 @@ def check_changelog(version: str) -> None:
 
 def make_wheel(interpreter: pathlib.Path, sdist: pathlib.Path, minor: str, folder: pathlib.Path) -> pathlib.Path:
     """Makes the wheel for a minor version of TensorFlow from the source distribution, as users do."""
-    setting = f"tensorflow=tensorflow=={minor}.*"
+    setting = f"tensorflow=tensorflow{newest_of(minor)}"
     pip(interpreter, "wheel", "--no-deps", "--config-settings", setting, "-w", str(folder / "built"), str(sdist))
-    (DIST / f"tensorflow-{minor}").mkdir()
-    return repair(the_only(folder / "built", "*.whl"), DIST / f"tensorflow-{minor}")
+    return repair(the_only(folder / "built", f"tf_cg_ops-*-{minor}-*.whl"), DIST)
 
 
 def check_metadata(wheel: pathlib.Path, minor: str) -> None:
-    """Raises SystemExit unless the wheel requires this minor version."""
+    """Raises SystemExit unless the wheel requires this minor version, or the release candidate that it was made for."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         required = email.message_from_bytes(archive.read(name)).get_all("Requires-Dist", [])
     major, number = minor.split(".")
-    if f"tensorflow<{major}.{int(number) + 1},>={minor}" not in required:
+    fitting = re.compile(rf"tensorflow(<{major}\.{int(number) + 1},>={re.escape(minor)}|=={re.escape(minor)}\.0rc\d+)")
+    if not any(map(fitting.fullmatch, required)):
         raise SystemExit(f"tf_cg_ops: {wheel} must require TensorFlow {minor}, got {required}.")
 
 
@@ -75,10 +74,10 @@ def main(names: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="tf_cg_ops-") as temporary:
         sdist = pathlib.Path(shutil.copy(make_sdist(ROOT, pathlib.Path(temporary)), DIST))
     for minor in (*SUPPORTED, None):  # None: the source distribution, without naming a TensorFlow.
-        python = newest_for(minor or SUPPORTED[-1], pythons)
+        python = newest_for(minor or NEWEST_RELEASE, pythons)
         if python is None:
             raise SystemExit(
-                f"tf_cg_ops: none of these Pythons fits TensorFlow {minor or SUPPORTED[-1]}: {', '.join(pythons)}."
+                f"tf_cg_ops: none of these Pythons fits TensorFlow {minor or NEWEST_RELEASE}: {', '.join(pythons)}."
             )
         with tempfile.TemporaryDirectory(prefix="tf_cg_ops-") as temporary:
             folder = pathlib.Path(temporary)

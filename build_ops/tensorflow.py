@@ -11,10 +11,19 @@ import sys
 from collections.abc import Iterator
 
 # The minor versions that the sources compile against; `make matrix` tests them all.
-SUPPORTED = ("2.18", "2.19", "2.20", "2.21")
+SUPPORTED = ("2.19", "2.20", "2.21", "2.22")
 
-# If there is no TensorFlow, the build asks for this one.
-DEFAULT_REQUIREMENT = f"tensorflow=={SUPPORTED[-1]}.*"
+NEWEST_RELEASE = "2.21"
+
+
+def newest_of(minor: str) -> str:
+    """The requirement that gets the newest TensorFlow of a minor version, also a release candidate if that is all."""
+    # pip only considers release candidates if a requirement names one.
+    return f"=={minor}.*" + (f",>={minor}.0rc0" if SUPPORTED.index(minor) > SUPPORTED.index(NEWEST_RELEASE) else "")
+
+
+# If there is no TensorFlow, the build asks for the newest release; Python 3.14 only has the release candidates of 2.22.
+DEFAULT_REQUIREMENT = f"tensorflow{newest_of(NEWEST_RELEASE if sys.version_info < (3, 14) else '2.22')}"
 
 # Many distributions contain TensorFlow: tensorflow, tensorflow-cpu, tf-nightly, AMD's, conda's.
 _LIST_DISTRIBUTIONS = """
@@ -55,7 +64,7 @@ class TensorFlow:
 
     def requirement(self) -> str:
         """The requirement of a package that was compiled against it."""
-        if not re.fullmatch(r"[\d.]+(\.post\d+|\+.*)?", self.version):  # A nightly build: no other fits.
+        if not re.fullmatch(r"[\d.]+(\.post\d+|\+.*)?", self.version):  # A prerelease or nightly build: no other fits.
             return f"{self.distribution}=={self.version}"
         return f"{self.distribution}{_same_minor(self.version)}"
 
@@ -94,7 +103,7 @@ def _supported(distribution: str, version: str) -> str:
     if minor_of(version) not in SUPPORTED:
         raise SystemExit(
             f"tf_cg_ops: the TensorFlow to compile against must be {SUPPORTED[0]} to {SUPPORTED[-1]}, got "
-            f"{distribution} {version}. Install one of those (pip install '{distribution}=={SUPPORTED[-1]}.*')."
+            f"{distribution} {version}. Install one of those (pip install '{distribution}=={NEWEST_RELEASE}.*')."
         )
     return version
 
@@ -122,7 +131,7 @@ def _same_minor(version: str) -> str:
 
 def tensorflow_requirement(tensorflow: TensorFlow | None) -> str:
     """The requirement of a package that was compiled against this one, or would be against the default."""
-    return tensorflow.requirement() if tensorflow else f"tensorflow{_same_minor(SUPPORTED[-1])}"
+    return tensorflow.requirement() if tensorflow else f"tensorflow{_same_minor(NEWEST_RELEASE)}"
 
 
 def build_info() -> str:

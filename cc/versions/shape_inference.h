@@ -1,4 +1,4 @@
-// tensorflow/core/framework/shape_inference.h, in TensorFlow 2.18 to 2.21.
+// tensorflow/core/framework/shape_inference.h, in TensorFlow 2.19 to 2.22.
 
 #ifndef TF_CG_OPS_CC_VERSIONS_SHAPE_INFERENCE_H_
 #define TF_CG_OPS_CC_VERSIONS_SHAPE_INFERENCE_H_

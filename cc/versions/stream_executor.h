@@ -1,4 +1,4 @@
-// StreamExecutor's streams, in TensorFlow 2.18 to 2.21.
+// StreamExecutor's streams, in TensorFlow 2.19 to 2.22.
 
 #ifndef TF_CG_OPS_CC_VERSIONS_STREAM_EXECUTOR_H_
 #define TF_CG_OPS_CC_VERSIONS_STREAM_EXECUTOR_H_

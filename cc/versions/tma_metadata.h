@@ -1,10 +1,10 @@
 // A substitute for XLA's tma_metadata.h in TensorFlow 2.19. Include it before any header of XLA or StreamExecutor. The
-// folder cc/versions has everything in which TensorFlow 2.18 to 2.21 differ.
+// folder cc/versions has everything in which TensorFlow 2.19 to 2.22 differ.
 
 #ifndef TF_CG_OPS_CC_VERSIONS_TMA_METADATA_H_
 #define TF_CG_OPS_CC_VERSIONS_TMA_METADATA_H_
 
-// In the wheels of 2.18 and 2.19 this defines TF_MINOR_VERSION. Later wheels have the version in no header.
+// In the wheel of 2.19 this defines TF_MINOR_VERSION. Later wheels have the version in no header.
 #include "tensorflow/core/public/version.h"
 
 // The wheel of 2.19 lacks two headers of LLVM that tma_metadata.h includes. StreamExecutor takes that header's class by

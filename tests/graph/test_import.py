@@ -36,8 +36,8 @@ def test_another_minor_version_of_tensorflow_is_refused_before_the_library_is_op
     distribution, full = _build_info.TENSORFLOW_DISTRIBUTION, _build_info.TENSORFLOW_VERSION
     assert run_python(IMPORT_UNDER_ANOTHER_VERSION, cwd=tmp_path).stdout == (
         f"tf_cg_ops: the op library needs TensorFlow {minor} (it was compiled against {distribution} {full}), got "
-        f"TensorFlow 2.99.1. Install {distribution} {minor}, or rebuild tf_cg_ops against another version from 2.18 to "
-        "2.21, in its source folder, with: pip install --force-reinstall --no-deps .\n"
+        f"TensorFlow 2.99.1. Install {distribution} {minor}, or rebuild tf_cg_ops against another version from 2.19 to "
+        "2.22, in its source folder, with: pip install --force-reinstall --no-deps .\n"
     )
 
 

@@ -11,8 +11,9 @@ def kerases():
 
 before = kerases()
 if before == ["keras"]:
-    from keras.src.backend.tensorflow import core
+    from keras.src.backend import tensorflow as backend
 
+    core = getattr(backend, "ops", None) or backend.core  # Keras 3.16 moved it.
     remat = core.remat
 import tf_cg_ops  # noqa: E402
 

@@ -67,6 +67,10 @@ _NOISE = [
     (r"0x[0-9a-f]+", "0x..."),
     (r"\b_Mkl(?=MatMul\b)", ""),  # With oneDNN.
     (r"(?<=[a-z>]_)\d+(?=[/'\" (:])", "N"),
+    # What differs between versions: Keras 3.16 numbers other scopes, Python 3.12 says more, converters align otherwise.
+    (r"'last_N', |(?<=\btwice)_N(?=/)|(?<=/shared)_N(?=/)", ""),
+    (r"(?<=a required )keyword-only (?=argument)", ""),
+    (r"(?<=at least )\d+(?= bytes for unpacking)|(?<=4 bytes at offset )\d+", "N"),
 ]
 
 

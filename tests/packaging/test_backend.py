@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import runpy
 import subprocess
 import sys
 import types
@@ -48,9 +49,9 @@ def ask(python, *arguments, check=True, folder="/", **variables):
     ("distributions", "requirement"),
     [
         (["tensorflow==2.21.0"], "tensorflow>=2.21,<2.22"),
-        (["tensorflow-cpu==2.18.1"], "tensorflow-cpu>=2.18,<2.19"),
+        (["tensorflow-cpu==2.19.1"], "tensorflow-cpu>=2.19,<2.20"),
         (["tensorflow_gpu==2.20.0.post1"], "tensorflow-gpu>=2.20,<2.21"),
-        (["tensorflow==2.21.0rc1"], "tensorflow==2.21.0rc1"),
+        (["tensorflow==2.22.0rc0"], "tensorflow==2.22.0rc0"),
         # Of several in one folder the commonest counts.
         (["tensorflow==2.21.0", "tensorflow-cpu==2.21.0", "tf-other==2.21.0"], "tensorflow>=2.21,<2.22"),
     ],
@@ -61,10 +62,10 @@ def test_any_distribution_with_tensorflow_is_found_and_required(distributions, r
     assert ask(python, "tensorflow") == [[name, version, str(python)], requirement]
 
 
-@pytest.mark.parametrize("version", ["2.17.1", "2.22.0"])
+@pytest.mark.parametrize("version", ["2.18.1", "2.23.0"])
 def test_a_version_that_the_sources_do_not_know_is_refused(version, tmp_path):
     assert ask(make_environment(tmp_path, f"tensorflow-cpu=={version}"), "tensorflow", check=False) == (
-        f"tf_cg_ops: the TensorFlow to compile against must be 2.18 to 2.21, got tensorflow-cpu {version}. Install one of "
+        f"tf_cg_ops: the TensorFlow to compile against must be 2.19 to 2.22, got tensorflow-cpu {version}. Install one of "
         "those (pip install 'tensorflow-cpu==2.21.*').\n"
     )
 
@@ -104,10 +105,18 @@ def without_tensorflow(tmp_path_factory):
     return python
 
 
+@pytest.mark.parametrize(
+    ("python", "requirement"), [((3, 13), "tensorflow==2.21.*"), ((3, 14), "tensorflow==2.22.*,>=2.22.0rc0")]
+)
+def test_the_default_is_the_newest_tensorflow_that_is_released_for_this_python(python, requirement, monkeypatch):
+    monkeypatch.setattr(sys, "version_info", python)
+    assert runpy.run_path(str(ROOT / "build_ops" / "tensorflow.py"))["DEFAULT_REQUIREMENT"] == requirement
+
+
 @pytest.mark.parametrize("kind", ["wheel", "editable"])
 def test_without_tensorflow_a_build_asks_for_one(kind, without_tensorflow):
     hook = f"get_requires_for_build_{kind}"
-    assert ask(without_tensorflow, hook) == [DEFAULT_REQUIREMENT] == ["tensorflow==2.21.*"]
+    assert ask(without_tensorflow, hook) == [DEFAULT_REQUIREMENT]
     assert ask(without_tensorflow, hook, '{"tensorflow": "tensorflow-cpu==2.20.*"}') == ["tensorflow-cpu==2.20.*"]
 
 
@@ -138,12 +147,12 @@ STRIPPED = " A model that `tf-cg-ops strip` has stripped runs everywhere, withou
         ({"os": {"confstr": lambda _: None}}, f"{BUILT_ON} another C library (musl, as in Alpine). Use an ", STRIPPED),
         (
             {
-                "sys": {"version_info": (3, 14, 0)},
-                "platform": {"python_version": lambda: "3.14.0"},
+                "sys": {"version_info": (3, 15, 0)},
+                "platform": {"python_version": lambda: "3.15.0"},
                 "find_tensorflow": lambda: None,
             },
-            "Python must be 3.10 to 3.13, which tensorflow==2.21.* is published for, got 3.14.0. Make an environment with ",
-            "one of these: uv venv --python 3.13",
+            "Python must be 3.10 to 3.14, which TensorFlow 2.22 is published for, got 3.15.0. Make an environment with ",
+            "one of these: uv venv --python 3.14",
         ),
     ],
     ids=["macOS", "32-bit", "musl", "a newer Python without TensorFlow"],

@@ -52,8 +52,9 @@ def test_the_source_distribution_holds_all_that_is_in_the_repository(sdist):
     assert files - {"PKG-INFO", "setup.cfg"} == {str(path.relative_to(ROOT)) for path in source_files("**/*")}
 
 
-def test_the_wheel_is_for_every_python_and_one_platform(wheel):
-    assert re.search(r"-py3-none-\w*linux\w*\.whl$", wheel.filename)
+def test_the_wheel_is_for_one_tensorflow_every_python_and_one_platform(wheel):
+    minor = re.escape(".".join(tf.__version__.split(".")[:2]))
+    assert re.search(rf"-{minor}-py3-none-\w*linux\w*\.whl$", wheel.filename)
 
 
 def test_the_wheel_requires_the_tensorflow_it_was_compiled_against(wheel):
@@ -61,10 +62,9 @@ def test_the_wheel_requires_the_tensorflow_it_was_compiled_against(wheel):
     requirements = email.message_from_bytes(wheel.read(metadata)).get_all("Requires-Dist")
     major, minor = (int(part) for part in tf.__version__.split(".")[:2])
     always = [requirement for requirement in requirements if "extra ==" not in requirement]
-    assert sorted(always) == [
-        "numpy>=1.26",
-        f"{_build_info.TENSORFLOW_DISTRIBUTION}<{major}.{minor + 1},>={major}.{minor}",
-    ]
+    version = _build_info.TENSORFLOW_VERSION
+    fitting = f"=={version}" if "rc" in version else f"<{major}.{minor + 1},>={major}.{minor}"
+    assert sorted(always) == ["numpy>=1.26", _build_info.TENSORFLOW_DISTRIBUTION + fitting]
 
 
 def test_the_wheel_holds_the_package_the_libraries_and_nothing_else(wheel):

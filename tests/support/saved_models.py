@@ -129,10 +129,8 @@ def call_signatures(calls, folder, installed=True):
     if installed:
         run_python(program.read_text(), folder / "calls", folder / "outputs", cwd=folder)
     else:
-        # TensorFlow 2.18 imports distutils, and without site-packages that is Python's own.
-        options = ["-I", "-S", "-W", "error", "-W", "ignore:The distutils package is deprecated:DeprecationWarning"]
         arguments = [folder / "calls", folder / "outputs", other_packages(folder / "site")]
-        run_interpreter([sys.executable, *options, program, *arguments], folder)
+        run_interpreter([sys.executable, "-I", "-S", "-W", "error", program, *arguments], folder)
     return pickle.loads((folder / "outputs").read_bytes())
 
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 PATH = pathlib.Path(__file__).parents[2] / "_ops.so"
 # The XLA kernels and the gradients for TF_AddGradients need libtensorflow_cc, which comes with the Python package.
 PATH_WITH_CC = PATH.with_name("_ops_with_cc.so")
-SUPPORTED_TENSORFLOW = "2.18 to 2.21"
+SUPPORTED_TENSORFLOW = "2.19 to 2.22"
 
 
 def _minor(version: str) -> str:

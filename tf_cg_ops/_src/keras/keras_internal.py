@@ -125,7 +125,8 @@ def is_model_in_full_scope(layer: Any) -> bool:
     return scope is not None and scope.mode == "full" and len(list(layer._flatten_layers())) > 1
 
 
-# Keras has no public way to replace the function that recomputes in `keras.RematScope`.
+# Keras has no public way to replace the function that recomputes in `keras.RematScope`. Keras 3.16 moved it.
 def core_of_tensorflow_backend() -> Any:
-    """The module of Keras 3 with the basic functions of its TensorFlow backend."""
-    return importlib.import_module("keras.src.backend.tensorflow.core")
+    """The module in which Keras 3 looks up the basic functions of its TensorFlow backend."""
+    backend = importlib.import_module("keras.src.backend.tensorflow")
+    return getattr(backend, "ops", None) or backend.core
