@@ -24,7 +24,7 @@ def upstream(shape, seed):
 
 
 cosine = cg.custom_gradient(lambda y: (tf.cos(y), lambda dy: -2 * dy * tf.sin(y)))
-nested = cg.custom_gradient(lambda y: (0.5 * y + 1, lambda dy: dy * cosine(y)))
+nested = cg.custom_gradient(lambda y: (0.5 * y + 1, lambda dy: dy * cosine(y)), saved_orders=2)
 
 
 @cg.custom_gradient
@@ -187,6 +187,20 @@ def logistic(x, dy):
 
 
 FACTORS = np.array([1.0, 2.0, 3.0])
+def quantizer(keras, layers, x):
+    layer = layers.FakeQuant(4, scale="calibrated")
+    layer(tf.constant(X, tf.float32), training=True)  # The largest step is 2 / 8.
+    return layer(x)
+
+
+def quarters(x):
+    return np.clip(np.floor(4 * x + 0.5), -8, 7) / 4
+
+
+def within_quarters(x, dy):
+    return [np.where((x >= -2) & (x <= 1.75), dy, 0)]
+
+
 # The output, its value, and the gradients of x and perhaps of the weights.
 OUTPUTS = {
     "embed_layer": (of_tanh(lambda layers, *values: layers.EmbedGradient()(values)), np.tanh, logistic),
@@ -209,6 +223,8 @@ OUTPUTS = {
         lambda x, dy: [dy * (np.abs(0.5 * x) <= 1)],
     ),
     "straight_through": (lambda keras, layers, x: cg.straight_through(tf.round)(x), np.round, lambda x, dy: [dy]),
+    "quantizer_layer": (quantizer, quarters, within_quarters),
+    "fake_quant": (lambda keras, layers, x: cg.fake_quant(x, 0.25, bits=4), quarters, within_quarters),
     "watch_layer": (lambda keras, layers, x: layers.WatchGradient(log=True)(x), np.copy, lambda x, dy: [dy]),
     "watch": (lambda keras, layers, x: cg.watch_gradient(x, "h", check_numerics=True), np.copy, lambda x, dy: [dy]),
     "named": (lambda keras, layers, x: cg.checkpoint_name(x, "named"), np.copy, lambda x, dy: [dy]),
