@@ -187,6 +187,8 @@ def logistic(x, dy):
 
 
 FACTORS = np.array([1.0, 2.0, 3.0])
+
+
 def quantizer(keras, layers, x):
     layer = layers.FakeQuant(4, scale="calibrated")
     layer(tf.constant(X, tf.float32), training=True)  # The largest step is 2 / 8.
