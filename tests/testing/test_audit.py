@@ -699,13 +699,13 @@ def test_wrong_uses_of_the_command(saved, tmp_path, monkeypatch, capsys):
     np.savez("shape.npz", x=np.ones([3], "f"))
     for option, value, message in (
         ("--signature", "train", "--signature must name a signature of"),
-        ("--inputs", "y.npz", "'loaded model' must get arguments that fit its signature"),
+        ("--inputs", "y.npz", "'y.npz' must be an .npz file with arrays named 'x', got 'y'"),
         ("--inputs", "shape.npz", "'loaded model' must get arguments that fit its signature"),
         ("--inputs", "none.npz", "'none.npz'"),
     ):
         assert main(saved, option, value) == 1
-        (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("audit:")]
-        assert line.startswith(f"audit: {message}")
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("tf-cg-ops audit:")]
+        assert line.startswith(f"tf-cg-ops audit: {message}")
 
 
 def test_a_model_that_is_not_kept_is_asked_for(saved):
