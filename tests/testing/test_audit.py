@@ -700,7 +700,7 @@ def test_wrong_uses_of_the_command(saved, tmp_path, monkeypatch, capsys):
     for option, value, message in (
         ("--signature", "train", "--signature must name a signature of"),
         ("--inputs", "y.npz", "'y.npz' must be an .npz file with arrays named 'x', got 'y'"),
-        ("--inputs", "shape.npz", "'loaded model' must get arguments that fit its signature"),
+        ("--inputs", "shape.npz", "'serving_default' must get inputs like 'x': float32 (None, 3)"),
         ("--inputs", "none.npz", "'none.npz'"),
     ):
         assert main(saved, option, value) == 1
