@@ -214,8 +214,7 @@ def test_steps_are_those_of_keras(optimizer, state, tmp_path):
 def test_litert_trains_with_adam_like_keras(make, tmp_path):
     """In both runtimes, for 200 steps; weights, slots and the number of steps go from one to the other.
 
-    With a batch of unknown size, CompiledModel does not know the sizes of all outputs before it runs, but those of the
-    MLP it must know.
+    The MLP takes batches of any size. For the other models, CompiledModel then makes output buffers that are too small.
     """
     model, folder, report = add(tmp_path, make, batch=None if make is mlp else BATCH)
     assert report.comparisons[-1].verdict == "equal up to rounding"

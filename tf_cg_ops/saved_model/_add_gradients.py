@@ -184,9 +184,9 @@ def add_gradients(
     | `"adam"`     | Kingma and Ba (2015), arXiv:1412.6980, with 0.9, 0.999 and eps. 1e-7 | `Adam`              |
 
     With `state="arguments"`, the new signature has no state: it takes the values of the variables in `wrt` as inputs,
-    and with `update` also what the optimizer remembers, and returns the new ones under the same names. The report has
-    arrays to start from. Use it for federated learning, and where there are no variables. Without `update`, it returns
-    gradients, for an optimizer of your own.
+    and with `update` also what the optimizer remembers, and returns the new ones under the same names. Begin with the
+    arrays in `start` of the report. Use it for federated learning, and on runtimes without variables. Without `update`,
+    the signature returns gradients, for an optimizer of your own.
 
     `wrt="inner:block3"` stands for a value inside the signature, such as the last one in the scope "block3", as in
     `tf_cg_ops.capture`. So a program in C can compute Grad-CAM, and integrated gradients of a hidden layer.
@@ -284,8 +284,8 @@ def add_gradients(
                 clashes = [each.name for each in function.variables if each.name.removesuffix(":0") in (name, *weights)]
                 if clashes:
                     raise ValueError(
-                        f"{_API}: for LiteRT, the names of signatures must differ from those of variables, got "
-                        f"{text.quoted(clashes)}. LiteRT's converter fails otherwise. Rename the variable."
+                        f"{_API}: for LiteRT, no variable may have the name of a signature, because the converter "
+                        f"takes them for one thing, got {text.quoted(clashes)}. Rename the variable."
                     )
                 variables = [*function.variables, *slots.values()]
                 traced[name], content = with_lite_ops(in_tensorflow, variables, weights, flex=flex)

@@ -51,9 +51,10 @@ def compare_with_lite(
     try:
         model = tf_internal.lite_schema.ModelT.InitFromPackedBuf(content, 0)
         runners = _runners(content)
-    except Exception as error:  # What reads a damaged file raises is not documented.
+    except Exception as error:  # The parser raises many kinds, such as struct.error, and the interpreter others.
         raise ValueError(
-            f"{api}: '{file}' must be a complete LiteRT model, got {reason_of(error)}. Convert it again."
+            f"{api}: '{file}' must be a complete LiteRT model, which this LiteRT can load, got {reason_of(error)}. If "
+            "the file is damaged, convert it again; if not, change the model."
         ) from error
     if not runners:
         raise ValueError(

@@ -114,8 +114,10 @@ class Training:
                     f"{op.type} ('{op.name}'), which takes a variable itself. Keep the weights as variables."
                 )
 
-        of_handles = {id(each.handle): values[key] for key, each in self.weights.items()}
-        captured = [of_handles.get(id(each), each) for each in function.captured_inputs]
+        def value_of(captured: Any) -> Any:
+            return next((values[key] for key, each in self.weights.items() if each.handle is captured), captured)
+
+        captured = map(value_of, function.captured_inputs)
         pairs = zip(function.inputs, [*(inputs[key] for key in sorted(inputs)), *captured], strict=True)
         outputs = GraphCopy(pairs, replace, is_ordered=True, names=True).outputs_of(function.graph)
         return tf.nest.pack_sequence_as(function.structured_outputs, [tf.identity(output) for output in outputs])

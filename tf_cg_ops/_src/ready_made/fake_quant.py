@@ -83,7 +83,7 @@ def fake_quant(
     Raises:
       TypeError: An argument has the wrong type.
       ValueError: A number is out of range, or `scale` or `axis` does not fit the shape of `x`.
-      tf.errors.InvalidArgumentError: `scale` does not fit, and its size or that of `x` is only known at run time.
+      tf.errors.InvalidArgumentError: `scale` does not fit, but TensorFlow learns the sizes only at run time.
 
     Differs from `tf.quantization.fake_quant_with_min_max_vars` and Keras's function of that name: the same value and
     `dx`, but you give the scale instead of a range, and the gradient is by the scale.
