@@ -12,9 +12,22 @@ import sys
 
 from .harness import measurement, record
 from .report import table
-from .subjects import audit, calls, graphs, kernels, library, memory, models, plans, special_functions, traces, zoo
+from .subjects import (
+    audit,
+    calls,
+    compiled,
+    graphs,
+    kernels,
+    library,
+    memory,
+    models,
+    plans,
+    special_functions,
+    traces,
+    zoo,
+)
 
-SUBJECTS = (calls, kernels, memory, plans, models, graphs, traces, special_functions, audit, library)
+SUBJECTS = (calls, compiled, kernels, memory, plans, models, graphs, traces, special_functions, audit, library)
 # These take hours, so only `--only` chooses them.
 ON_REQUEST = (zoo,)
 

@@ -13,7 +13,7 @@ from typing import Any
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results.json"
 
-_DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tensorflow-probability", "keras", "numpy")
+_DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tensorflow-probability", "keras", "numpy", "jax")
 _VARIABLES = ("TF_ENABLE", "TF_NUM", "TF_XLA", "XLA_FLAGS", "OMP_", "MALLOC_", "TF_CG_OPS")
 # Files that a run writes do not count as uncommitted changes.
 _WRITTEN = (":!benchmarks/results*.json", ":!docs/performance.md", ":!docs/memory.md", ":!docs/figures")

@@ -21,6 +21,7 @@ PAGES: dict[pathlib.Path, dict[str, Callable[[dict[str, Any]], str]]] = {
         "memory": table.memory,
         "growth": table.growth,
         "models": table.models,
+        "compiled": table.compiled,
         "masked": table.masked,
         "size": table.size,
     },

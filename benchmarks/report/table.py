@@ -39,7 +39,7 @@ def origin(run: dict[str, Any]) -> str:
     """The machine and the date, in a sentence or two."""
     machine, versions, commit = run["machine"], run["versions"], run["commit"]
     names = {"tensorflow-cpu": "TensorFlow", "tensorflow": "TensorFlow"}
-    names |= {"tensorflow-probability": "TensorFlow Probability", "numpy": "NumPy"}
+    names |= {"tensorflow-probability": "TensorFlow Probability", "jax": "JAX", "numpy": "NumPy"}
     present = [f"{names[key]} {versions[key]}" for key in names if versions.get(key)]
     state = " with changes" if commit["dirty"] else ""
     cache = machine["last_level_cache_bytes"]
@@ -148,6 +148,20 @@ def models(run: dict[str, Any]) -> str:
     return rows(("", *(f"`{name}`" for name in columns)), *body)
 
 
+def compiled(run: dict[str, Any]) -> str:
+    """The time of a value with its gradient, compiled by XLA, for each implementation."""
+    columns = (DECORATOR, TF, names.JAX)
+    body = []
+    for case in run["cases"]:
+        if case["subject"] == "compiled":
+            found = case["implementations"]
+            cells = (
+                quantity(found[name]["median"], "s") if name in found else case["absent"][name] for name in columns
+            )
+            body.append((case["case"], *cells))
+    return rows(("", *(f"`{name}`" for name in columns)), *body)
+
+
 def masked(run: dict[str, Any]) -> str:
     """The time of a step of each model, as it is and with masked gradients."""
     body = []
@@ -157,8 +171,6 @@ def masked(run: dict[str, Any]) -> str:
             cells = (quantity(median, "s") for median in medians)
             ratio = _spread(case["ratios"][names.MASKED][names.UNMASKED])
             body.append((case["case"].removeprefix("time, "), *cells, ratio))
-    if not body:
-        return "Not measured in this run: `python -m benchmarks --only masked:` does."
     return rows(("", names.UNMASKED, f"`{names.MASKED}`", "ratio (p20 to p80)"), *body)
 
 
