@@ -21,10 +21,13 @@ _SEARCHED = {
 }
 # Where to cut a picture between its panels, as fractions of its width. On a phone, the panels are one below the other.
 _CUTS: dict[str, list[float]] = {
+    "audit": [0.455],
     "binary_net": [0.41],
     "convex_layer": [0.337, 0.676],
     "equilibrium_layer": [0.332, 0.661],
     "fit_in_memory": [0.332, 0.671],
+    "growth": [0.335, 0.662],
+    "headline": [0.48],
     "inside_model": [0.664],
     "learning_curves": [0.332, 0.67],
     "lite_training": [0.514],
@@ -33,7 +36,20 @@ _CUTS: dict[str, list[float]] = {
     "nan_in_training": [0.68],
     "neural_ode": [0.336, 0.658],
     "readme": [0.307, 0.605],
+    "saliency_maps": [0.508],
 }
+# Where rows of panels begin and end, as fractions of the height. What is outside of them is on the page, too.
+_ROWS: dict[str, list[float]] = {"audit": [0.34, 0.94], "growth": [0, 0.49, 0.935], "headline": [0, 0.347, 0.64, 0.935]}
+_BANNER = """<div class="banner" markdown>
+
+{}
+[Quickstart](quickstart.md){{.md-button .md-button--primary}}
+[Install](#install){{.md-button}}
+[Choose a function](#choose-a-function){{.md-button}}
+
+</div>
+
+"""
 _LANGUAGES = {".py": "python", ".c": "c"}
 
 
@@ -87,23 +103,29 @@ def _with_panels(image: re.Match[str]) -> str:
         return image[0]
     width, height = struct.unpack(">II", (ROOT / f"docs/figures/{name}.png").read_bytes()[16:24])
     panels = [image[0].replace("<img", '<img class="whole"')]
-    for left, right in itertools.pairwise([0, *_CUTS[name], 1]):
-        part = right - left
-        style = f"aspect-ratio: {part * width / height:.3f}; object-position: {100 * left / (1 - part):.2f}% 0"
-        panels.append(f'<img class="panel" alt="{alt}" src="{source}" style="{style}">')
-        alt = ""
+    for top, bottom in itertools.pairwise(_ROWS.get(name, [0, 1])):
+        for left, right in itertools.pairwise([0, *_CUTS[name], 1]):
+            box = f"{left * width:.0f} {top * height:.0f} {(right - left) * width:.0f} {(bottom - top) * height:.0f}"
+            panels.append(
+                f'<svg class="panel" data-of="{source}" viewBox="{box}" role="img" aria-label="{alt}">'
+                f'<image href="{source}" width="{width}" height="{height}"/></svg>'
+            )
+            alt = ""
     return "".join(panels)
 
 
 def start_page() -> str:
-    """The README, with links from the folder of the pages."""
+    """The README with links from the folder of the pages, its first lines as a banner, and its first list as cards."""
     pages = {"examples/README.md": "gallery.md", "docs/quickstart.ipynb": "quickstart.md"}
 
     def target(link: re.Match[str]) -> str:
         page = pages.get(link[1], link[1].removeprefix("docs/"))
         return "](" + (_SOURCES + page if page == link[1] else page)
 
-    return re.sub(r"\]\((?!https?:|#)([^)\s]+)", target, (ROOT / "README.md").read_text())
+    text = re.sub(r"\]\((?!https?:|#)([^)\s]+)", target, (ROOT / "README.md").read_text())
+    banner, code = text.split("```", maxsplit=1)
+    before, cards, after = re.split(r"^(- (?:.+\n)+)", code, maxsplit=1, flags=re.MULTILINE)
+    return f"{_BANNER.format(banner)}```{before}<div class='cards' markdown>\n\n{cards}\n</div>\n{after}"
 
 
 def examples() -> list[pathlib.Path]:

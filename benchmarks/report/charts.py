@@ -61,19 +61,19 @@ _PANELS: tuple[tuple[str, str, str, tuple[str, str, str, str] | None], ...] = (
     ("Forward, one element, eager", "dispatch", "forward, no tape", None),
     ("Forward and backward, one element, eager", "dispatch", "forward and backward", None),
     (
-        "Forward and backward, {elements:,} float32, eager",
+        "Forward and backward, {elements:,} float32",
         "elementwise",
         "forward and backward",
         ("elementwise", "backward", names.STREAM, "one streaming multiply"),
     ),
     (
-        "Forward and backward with a sum, {elements:,} float32, eager",
+        "Forward, backward and sum, {elements:,} float32",
         "reductions",
         "forward and backward",
         ("reductions", "sum", names.READ_BOTH, "reading both inputs"),
     ),
     (
-        "Inference, expensive gradient, {elements:,} float32, tf.function",
+        "Inference, {elements:,} float32, tf.function",
         "inference",
         "tf.function",
         ("inference", "tf.function", names.PLAIN, "no gradient at all"),
@@ -185,5 +185,5 @@ def _growth(cases: Cases) -> Any:
         _show_lengths(axis, case)
         axis.set_title(name.partition(",")[0], fontsize=10)
     axes.flat[0].legend(fontsize=8, frameon=False)
-    _title(figure, "Costs by the number of custom gradients in a function")
+    _title(figure, "Costs by number of custom gradients")
     return figure
