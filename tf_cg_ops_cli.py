@@ -315,6 +315,8 @@ def main() -> int:
         line = f"'{model}' must be a folder that tf.saved_model.save wrote, got {got}."
         if model.suffix in (".keras", ".h5"):
             line += " For a file of Keras, load the model, write model.export('folder'), and pass that folder."
+        elif model.suffix == ".pb":
+            line += f" Pass '{model.parent}'."
     elif html and (html.is_dir() or not html.parent.is_dir()):
         line = f"--html must be a file in a folder that exists, got '{html}'."
     if line:

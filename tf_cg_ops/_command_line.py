@@ -142,8 +142,9 @@ def _compare(options: argparse.Namespace) -> int:
     found = saved_model.compare(options.path, options.other, inputs)
     lines = [str(each) for each in found] or ["nothing that could be called"]
     # A model that refuses the user's own inputs is a failure, too.
-    own = [each.verdict for each in found if each.name in (inputs or ()) and each.what != "gradients"]
-    status = "not compared" in own or any(each.verdict == "different" for each in found)
+    # Behind the name of a signature, `compare` names the meta graph if there are several.
+    own = [each for each in found if each.what != "gradients" and each.name.partition(" of ")[0] in (inputs or ())]
+    status = any(each.verdict == "not compared" for each in own) or any(each.verdict == "different" for each in found)
     return _print_output("compare", "\n".join(lines), "nothing was changed") or int(status)
 
 

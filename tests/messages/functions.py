@@ -110,8 +110,8 @@ def by_value(x):
     return x if tf.reduce_all(x > 0.0) else 1.0 * x
 
 
-def by_float(x):
-    return float(tf.reduce_sum(x)) * 0.0 + x
+def by_range(x):
+    return x * len(range(tf.reduce_sum(x)))
 
 
 def by_array(x):

@@ -3,7 +3,9 @@
 import difflib
 import inspect
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 import tf_cg_ops as cg
 
@@ -20,6 +22,15 @@ def test_messages(group):
     found, _ = table.lines_of(expected, only, NAMES)
     difference = "\n".join(difflib.unified_diff(expected, found, "messages.txt", "raised now", lineterm="", n=0))
     assert not difference, f"\n{difference}\n\nIf this is right: python -m tests.messages.write {group!r}"
+
+
+def test_a_note_is_there_if_autograph_makes_the_exception_anew():
+    @tf.function
+    def call(x):
+        return cg.straight_through(np.sign)(x)
+
+    with pytest.raises(NotImplementedError, match=r"symbolic tf.Tensor(.|\n)* tf.sign for np.sign"):
+        call(tf.constant(1.0))
 
 
 def test_each_call_of_messages_txt_raises_something():

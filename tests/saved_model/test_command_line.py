@@ -20,7 +20,7 @@ from tf_cg_ops import _command_line, saved_model
 from tf_cg_ops._src.core import text
 
 from ..support.processes import run_python
-from ..support.saved_models import Model, gradient, ops_of
+from ..support.saved_models import Model, gradient, ops_of, proto_of
 
 
 @pytest.fixture(scope="module")
@@ -333,6 +333,12 @@ def test_compare_fails_if_a_model_refuses_the_inputs(tmp_path, capsys):
         assert found == status
         assert ("values of f: not compared (the first model raises InvalidArgumentError" in out) == bool(status)
     assert main(capsys, "compare", folder, folder)[0] == 0
+    proto = proto_of(folder)
+    proto.meta_graphs.add().CopyFrom(proto.meta_graphs[0])
+    proto.meta_graphs[1].meta_info_def.tags.append("again")
+    (folder / "saved_model.pb").write_bytes(proto.SerializeToString())
+    found, out, _ = main(capsys, "compare", folder, folder, "--inputs", tmp_path / "inputs.npz")
+    assert (found, "values of f of serve, again: not compared" in out) == (1, True)
 
 
 def test_compare_says_which_names_each_model_has(tmp_path, capsys):

@@ -80,10 +80,11 @@ def pairs(tmp_path_factory):
     """The comparisons of two models with all pairs, and of functions that only one of them has."""
     folder = tmp_path_factory.mktemp("pairs")
     take = tf.function(lambda slices: slices.values, input_signature=[tf.IndexedSlicesSpec([4], tf.float32)])
+    modules = []  # What `tf.numpy_function` calls lives as long as its graph.
     for i, name in enumerate("ab"):
         functions = {f"f_{key}": traced(pair[i]) for key, pair in PAIRS.items()}
-        module = holder(w=W, count=COUNT, take=take, **functions, **{f"only_{name}": traced()})
-        tf.saved_model.save(module, folder / name, signatures={})
+        modules.append(holder(w=W, count=COUNT, take=take, **functions, **{f"only_{name}": traced()}))
+        tf.saved_model.save(modules[-1], folder / name, signatures={})
     found = cg.saved_model.compare(folder / "a", folder / "b")
     return {(each.name, each.what): each for each in found}
 

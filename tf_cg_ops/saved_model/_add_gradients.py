@@ -126,7 +126,7 @@ def _type_text(tensor: SignatureTensor) -> str:
 
 
 @tf_internal.autograph_artifact
-@misplaced_calls.explains(_API, "Name the options, as in of='scores', wrt='image'.")
+@misplaced_calls.explains(_API, "Name the options, as in of='scores', wrt='image', update=0.01.")
 def add_gradients(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],

@@ -45,6 +45,8 @@ def _no_saved_model(api: str, path: pathlib.Path, got: str) -> str:
     advice = "Pass the folder that tf.saved_model.save wrote."
     if path.suffix in (".keras", ".h5"):
         advice = "For a file of Keras, load the model, write model.export('folder'), and pass that folder."
+    if path.name in GRAPH_FILES:
+        advice = f"Pass its folder, '{path.parent}'."
     return f"{api}: '{path}' must be a folder with saved_model.pb, got {got}. {advice}"
 
 

@@ -39,7 +39,6 @@ from ._audit_record import (
     trace_gradient,
 )
 from ._audit_report import AuditedGradient, AuditReport, Verdict
-from ._report import in_one_line
 
 # What changes the gradient on purpose.
 _BY_DESIGN = {
@@ -292,6 +291,8 @@ def _as_keras_takes(f: Any, name: str, args: Any) -> Any:
             return [dict(args)] if tf.nest.is_nested(structure) else list(args.values())
         if not misfit(f.call, [], dict(args)):
             return args
+    elif len(args) > len(names) and all(isinstance(x, (tf.Tensor, tf.Variable, np.ndarray)) for x in args):
+        raise ValueError(f"{API}: args must have the inputs {names} of '{name}', got {text.count(len(args), 'entry')}.")
     elif not len(args) == len(names) > 1 or any(map(tf.nest.is_nested, args)):
         return args
     elif not isinstance(structure, Mapping):
@@ -316,7 +317,7 @@ def _explained(name: str, f: Any, args: Sequence[Any], kwargs: dict[str, Any]) -
             raise
         raise TypeError(
             f"{API}: '{name}' must get arguments that fit its signature {f.structured_input_signature[1]}, got "
-            f"{in_one_line(error)}."
+            f"{text.in_one_line(error)}. Pass a dict of its arguments."
         ) from error
     except AssertionError as error:
         if not is_signature:

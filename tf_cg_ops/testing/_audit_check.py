@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import calls, slices, tf_internal
+from tf_cg_ops._src.core import calls, slices, text, tf_internal
 from tf_cg_ops._src.graphs import control_flow
 from tf_cg_ops._src.graphs.graph_copy import GraphCopy
 from tf_cg_ops._src.rewrite import built_functions
@@ -26,7 +26,7 @@ from ._audit_record import API, Place, Run, all_operations, are_finite, draws, i
 from ._flat_function import Arrays, FlatFunction, to_double_precision
 from ._numeric import Estimate, NumericDerivatives, norm, typical_size
 from ._references import RandomNumbers
-from ._report import exact_reference, in_one_line
+from ._report import exact_reference
 
 # The relative errors that pass, and the part of the error at the largest element that passes at small ones.
 _TOLERANCE = 1e-4, 1e-2
@@ -326,7 +326,7 @@ def check(place: Place, run: Run, computation: Computation) -> Findings:
     except LikeError:
         raise
     except Exception as error:  # For example, TensorFlow's gradient of an op does not take its attributes.
-        found.add("unknown", f"computing it again fails: {in_one_line(error)}")
+        found.add("unknown", f"computing it again fails: {text.in_one_line(error)}")
     if place.reason:
         found.state, found.detail = "unknown", place.reason
     index = next(i for i, each in enumerate(place.runs) if each is run)

@@ -13,15 +13,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_cg_ops._src.core import calls, python_op, slices, tf_internal
+from tf_cg_ops._src.core import calls, python_op, slices, text, tf_internal
 from tf_cg_ops._src.custom_gradient import attaching, live_rule, rule_op
 from tf_cg_ops._src.custom_gradient.call import Backward
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
 from tf_cg_ops._src.graphs import control_flow
 from tf_cg_ops._src.graphs.graph_copy import GraphCopy, Replace, captures_of, traceback_of
 from tf_cg_ops._src.rewrite.traced_call import trace
-
-from ._report import in_one_line
 
 API = "audit"
 WORDING = without_gradient_function(API)
@@ -132,7 +130,7 @@ def copy_place(copy: GraphCopy, op: Any, inputs: list[tf.Tensor]) -> tuple[Seque
             return inputs[: len(op.outputs)], NOT_SAVED
         return copy.copy_op(op, inputs), ""
     except Exception as error:  # The user's gradient function raised it, and the row says so.
-        return inputs[: len(op.outputs)], f"Computing its gradient fails: {in_one_line(error)}."
+        return inputs[: len(op.outputs)], f"Computing its gradient fails: {text.in_one_line(error)}."
 
 
 def passes_gradients(op: Any) -> bool:
@@ -379,7 +377,7 @@ def _find_alone(place: Place) -> None:
                     place.op, dataclasses.replace(live, backward=backward)
                 )
             except Exception as error:  # The user's rule raised it, and the row says so.
-                other.reason = f"computing its gradient fails: {in_one_line(error)}"
+                other.reason = f"computing its gradient fails: {text.in_one_line(error)}"
             _find_computation(other, [source_of(place.inputs[leaf[0]]) for leaf in leaves])
 
 

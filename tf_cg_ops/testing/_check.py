@@ -18,7 +18,7 @@ from . import _modes
 from ._compare_modes import ModeComparisons
 from ._flat_function import API, Arguments, Arrays, FlatFunction, has_derivative, to_double_precision, to_tensors
 from ._references import RandomNumbers, intended_gradients, numeric_gradients, numeric_tangents
-from ._report import GradientReport, Tolerances, in_one_line
+from ._report import GradientReport, Tolerances
 
 # A smaller step is lost in the rounding of the argument; a larger one changes its sign.
 _STEP_RANGE = (1e-12, 1.0)
@@ -27,7 +27,9 @@ _LEAST_TOLERANCE = 1e-5
 
 
 @tf_internal.autograph_artifact
-@misplaced_calls.explains(API, f"Write {API}(f, [x]), and name the options, as in modes=['eager'].")
+@misplaced_calls.explains(
+    API, f"Write {API}(f, [x]), and name the options, as in step=1e-3, rtol=1e-4, modes=['eager']."
+)
 def check_gradient(
     f: Callable[..., Structure],
     args: Sequence[Structure],
@@ -244,8 +246,8 @@ def _differentiable_values(name: str, function: FlatFunction) -> Arrays:
             raise
         message = (
             f"{API}: '{name}' must compute in float64 or complex128, to which its arguments are converted, got "
-            f"{in_one_line(error)}. Cast the arguments inside the function to the lower precision, and pass rtol=1e-3 "
-            "and step=0.1."
+            f"{text.in_one_line(error)}. Cast the arguments inside the function to the lower precision, and pass "
+            "rtol=1e-3 and step=0.1."
         )
         raise TypeError(message) from error
     values = [np.array(output) for output in outputs if has_derivative(output)]

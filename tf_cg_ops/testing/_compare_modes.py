@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from tf_cg_ops._src.core import text
+
 from . import _hints, _modes
 from ._flat_function import Arrays, FlatFunction, Results, numbered, to_double_precision, to_tensors
 from ._references import RandomNumbers
-from ._report import GradientComparison, Hint, Reference, Tolerances, compare, exact_reference, in_one_line
+from ._report import GradientComparison, Hint, Reference, Tolerances, compare, exact_reference
 
 # The number of different arguments and upstreams in a batch.
 _BATCH = 3
@@ -171,7 +173,7 @@ class ModeComparisons:
     def add_exception(self, mode: str, order: str, names: Sequence[str], error: Exception) -> None:
         """Adds an exception as a failure of its mode. The other modes are still compared."""
         where = (mode, order, ", ".join(names))
-        self.comparisons.append(GradientComparison(*where, passed=False, problem=in_one_line(error), raised=True))
+        self.comparisons.append(GradientComparison(*where, passed=False, problem=text.in_one_line(error), raised=True))
         self.error = error
 
 

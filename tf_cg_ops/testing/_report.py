@@ -1,7 +1,6 @@
 """Compares numbers with their references, and reports the results."""
 
 import dataclasses
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +19,6 @@ _TOLERATED_ERRORS = 10.0
 _MAX_HIDDEN = 0.1
 # A derivative is not known if its error is a larger part of its terms.
 _KNOWN = 0.05
-_MAX_LENGTH = 400
 # What is compared at each order, and for what.
 _FOR_AN_UPSTREAM = "for a random upstream gradient (seed {seed}) "
 _QUANTITIES = {
@@ -33,8 +31,6 @@ _QUANTITIES = {
 _ALL_ELEMENTS = "all, along a random direction"
 UNCERTAIN = "The numeric derivative itself is uncertain"
 _NONE = "The gradient is None: for TensorFlow, the value does not depend on the argument."
-# Lines that TensorFlow puts before the message, in errors of graphs.
-_GRAPH_NOISE = ("Graph execution error:", "Detected at node", "<stack traces unavailable>", "File ")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -270,14 +266,3 @@ def exact_reference(name: str, value: np.ndarray, dtype: Any, source: str) -> Re
     zeros = np.zeros(flat.size)
     estimate = Estimate(flat, zeros, size + 1e-3 * np.max(size, initial=0.0), zeros, zeros)
     return Reference(name, value.shape, tf.as_dtype(dtype), source, np.arange(flat.size), estimate)
-
-
-def in_one_line(error: Exception) -> str:
-    """The type of an error and the line with its message, without the final period."""
-    lines = str(error).splitlines()
-    if lines[:1] == ["in user code:"]:  # AutoGraph indents: files by 4, their lines by 8, the message by 4 again.
-        lines = [re.sub(r"^\s+(\w+(Error|Exception): )?", "", line) for line in lines if re.match(r" {4}\S", line)]
-    line = next((line for line in lines if re.match(r"\S", line) and not line.startswith(_GRAPH_NOISE)), "")
-    line = re.sub(r"\s*\[Op:\w+\].*$", "", line)
-    shortened = line if len(line) <= _MAX_LENGTH else f"{line[:_MAX_LENGTH]} [...]"
-    return f"{type(error).__name__}: {shortened}".rstrip(" .:")

@@ -129,7 +129,7 @@ def refusals(value: Any) -> tuple[type[Exception], ...]:
     Empty if the conversion runs a method of the user's class: its exceptions are the user's, and pass unchanged.
     """
     is_users = any(hasattr(type(value), method) for method in ("__tf_tensor__", "__array__"))
-    return () if is_users and not isinstance(value, _NUMPY) else (TypeError, ValueError)
+    return () if is_users and not isinstance(value, _NUMPY) else (TypeError, ValueError, tf.errors.InvalidArgumentError)
 
 
 def not_convertible(api: str, name: str, value: Any) -> TypeError:
@@ -137,6 +137,8 @@ def not_convertible(api: str, name: str, value: Any) -> TypeError:
     hint = "Convert it before the call."
     if callable(value):
         hint = "Pass the value of the function, not the function itself."
+    elif isinstance(value, (list, tuple)) and any(map(tf.is_tensor, value)):
+        hint = "Call it for each Tensor."
     elif value is None:
         hint = "A function without a return statement returns None."
     return TypeError(

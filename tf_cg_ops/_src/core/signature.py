@@ -98,12 +98,13 @@ def traced(api: str, function: Callable[..., Any], purpose: str, name: str | Non
         try:
             return function(*args, **kwargs)
         except (TypeError, AttributeError, NotImplementedError) as error:
-            note = f"{api}: '{name}' is traced {purpose}, in eager mode too, so its Tensors have no values yet. "
-            note += (
-                "For `if` and `while`, decorate it with @tf.function. Instead of float(x), x.numpy() and NumPy, write "
-            )
             if not misfit(function, args, kwargs):
-                text.add_note(error, f"{note}TensorFlow's functions or tf_cg_ops.numpy_function.")
+                text.add_note(
+                    error,
+                    f"{api}: '{name}' is traced {purpose}, in eager mode too. If it reads a Tensor in Python, that has "
+                    "no value yet: for `if` and `while`, decorate it with @tf.function; instead of float(x), x.numpy() "
+                    "and NumPy, write TensorFlow's functions or tf_cg_ops.numpy_function.",
+                )
             raise
 
     call.__qualname__ = name

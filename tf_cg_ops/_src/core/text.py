@@ -1,9 +1,11 @@
 """Formats values, functions, names and numbers for error messages."""
 
+import contextlib
 import contextvars
 import functools
+import re
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,10 @@ import tensorflow as tf
 # TensorFlow's names for what `tf.saved_model.load` returns.
 _OF_LOADED_MODELS = ("_UserObject", "_WrapperFunction", "restored_function_body")
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+
+_MAX_LENGTH = 400
+# Lines that TensorFlow puts before the message, in errors of graphs.
+_GRAPH_NOISE = ("Graph execution error:", "Detected at node", "<stack traces unavailable>", "File ")
 
 # Whether messages are for someone who runs the program `tf-cg-ops`.
 for_program = contextvars.ContextVar("for_program", default=False)
@@ -62,10 +68,38 @@ def _type_name(value: Any) -> str:
 
 
 def add_note(error: Any, note: str) -> None:
-    """Adds a note to an exception of the user's own code, as `add_note` does in Python 3.11, which prints notes."""
+    """Adds a note to an exception of the user's own code: to its message, if that is all that it was made of.
+
+    Python 3.10 does not print the notes of an exception, and AutoGraph makes a new exception of the message.
+    """
     notes = getattr(error, "__notes__", [])
-    if note not in notes:
+    if note in notes or note in str(error):
+        return
+    if len(error.args) == 1 and str(error) == error.args[0]:
+        error.args = (f"{error}\n{note}",)
+    if note not in str(error):  # A KeyError would print it escaped.
         error.__notes__ = [*notes, note]
+
+
+@contextlib.contextmanager
+def noting(note: str) -> Iterator[None]:
+    """A context for a call of the user's own code, which adds a note to its exceptions."""
+    try:
+        yield
+    except Exception as error:
+        add_note(error, note)
+        raise
+
+
+def in_one_line(error: Exception) -> str:
+    """The type of an error and the line with its message, without the final period."""
+    lines = str(error).splitlines()
+    if lines[:1] == ["in user code:"]:  # AutoGraph indents: files by 4, their lines by 8, the message by 4 again.
+        lines = [re.sub(r"^\s+(\w+(Error|Exception): )?", "", line) for line in lines if re.match(r" {4}\S", line)]
+    line = next((line for line in lines if re.match(r"\S", line) and not line.startswith(_GRAPH_NOISE)), "")
+    line = re.sub(r"\s*\[Op:\w+\].*$", "", line)
+    shortened = line if len(line) <= _MAX_LENGTH else f"{line[:_MAX_LENGTH]} [...]"
+    return f"{type(error).__name__}: {shortened}".rstrip(" .:")
 
 
 def quoted(names: Iterable[str]) -> str:
@@ -74,5 +108,6 @@ def quoted(names: Iterable[str]) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """A number with its noun: "1 gradient", "2 gradients"."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """A number with its noun: "1 gradient", "2 gradients", "2 entries"."""
+    nouns = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
+    return f"{number} {noun if number == 1 else nouns}"

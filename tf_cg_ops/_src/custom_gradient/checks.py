@@ -57,7 +57,7 @@ class GradientChecks:
                 must_take = f"{self._subject} must take {wording.takes.format(upstream=upstream)}"
                 advice = f"Write {wording.gradient_function}({wording.parameters})."
                 check_takes(function, args, kwargs, must_take, advice, wording.gradient_function)
-            self.wording.add_notes(self.function, error)
+            self.wording.add_notes(self.function, error, dys)
             raise
 
     def checked_gradients(self, answer: Any) -> list[Any]:

@@ -256,7 +256,8 @@ class _Tangents:
             parameters = ", ".join(["primals", "tangents", *options])
             must_take = f"{self._subject} must take ({parameters})"
             check_takes(self.rule, (self.primals, structured), options, must_take)
-            text.add_note(error, f"{self._subject} is called as rule({parameters}), with two tuples.")
+            entries = f"with two tuples, each of {text.count(len(self.primals), 'entry')}"
+            text.add_note(error, f"{self._subject} is called as rule({parameters}), {entries}.")
             raise
         return self._checked_tangents(pytree.pair(self._subject, "y, dy", answer)[1])
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_cg_ops._src.core import tapes, tf_internal
+from tf_cg_ops._src.core import tapes, text, tf_internal
 from tf_cg_ops._src.custom_gradient import unused_outputs, variable_reads
 from tf_cg_ops._src.custom_gradient.captures import RuleGraph
 from tf_cg_ops._src.custom_gradient.wording import Wording
@@ -116,7 +116,7 @@ def trace_rule(
         with computing_derivative(current_order() + 1, saved_orders):
             return _trace(name, results, backward, conversion)
     except Exception as exception:
-        error = f"{type(exception).__name__}: {exception}".removesuffix(".")
+        error = text.in_one_line(exception)
         # The traceback would keep the traced graphs alive.
         return without_rule(wording.message(wording.not_traced, name, error=error), exception.with_traceback(None))
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -58,11 +59,13 @@ class Wording:
         words = vars(self) | {"function": function, "subject": self.subject.replace("{function}", function)}
         return f"{self.api}: {sentence.format(**words | parts)}"
 
-    def add_notes(self, function: str, error: Exception) -> None:
+    def add_notes(self, function: str, error: Exception, dys: Sequence[Any]) -> None:
         """Adds what helps to an exception of the user's gradient function."""
         subject = self.subject.replace("{function}", function)
-        if self.advice:
-            text.add_note(error, f"{self.api}: raised in {subject}. {self.advice}")
+        if self.is_for_users_code and self.noun == "gradient":
+            shapes = ", ".join(str(getattr(dy, "shape", dy)) for dy in dys)
+            advice = self.advice and f" {self.advice}"
+            text.add_note(error, f"{self.api}: raised in {subject}, with upstream gradients of shape {shapes}.{advice}")
         self.add_note_about_numpy(subject, error)
 
     def add_note_about_numpy(self, subject: str, error: Exception) -> None:

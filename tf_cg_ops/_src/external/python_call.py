@@ -182,8 +182,9 @@ def _call_rule(
     noun, name = ("upstream gradient", "dy") if kind == "vjp" else ("tangent", "tangents")
     named = f", and {text.quoted(kept.nondiff)} (from nondiff_argnames)" if kept.nondiff else ""
     must_take = f"{subject} must take the residuals and {text.count(len(vectors), noun)}{named}"
-    advice = f"Write {kind}({', '.join(['residuals', f'*{name}', *options])})."
-    return signature.call(function, [kept.residuals, *vectors], options, must_take, advice, kind)
+    call = f"{kind}({', '.join(['residuals', f'*{name}', *options])})"
+    with text.noting(f"{subject} is called as {call}."):
+        return signature.call(function, [kept.residuals, *vectors], options, must_take, f"Write {call}.", kind)
 
 
 _as_numpy = functools.cache(lambda dtype: np.dtype(dtype.as_numpy_dtype))  # The property takes longer than a copy.

@@ -92,7 +92,7 @@ class Recompute:
 
     call = _CallOfTheLayer()
 
-    @misplaced_calls.explains(_API, "Write layer = layers.Recompute(inner), then layer(x).")
+    @misplaced_calls.explains(_API, "Write layer = layers.Recompute(inner, memory='auto'), then layer(x).")
     def __init__(
         self,
         layer: Layer,

@@ -79,7 +79,11 @@ class Solver:
         advice = "Return the structure, shapes and dtype of the argument."
 
         def apply(u: tf.Tensor) -> tf.Tensor:
-            return packing.pack(f"{api}: A must return", matrix(packing.unpack(u)), advice)
+            with text.noting(
+                f"{api}: A is called with a value like b. For a matrix, write lambda u: tf.linalg.matvec(A, u)."
+            ):
+                product = matrix(packing.unpack(u))
+            return packing.pack(f"{api}: A must return", product, advice)
 
         def precondition(u: tf.Tensor) -> tf.Tensor:
             if preconditioner is None:

@@ -100,7 +100,7 @@ class Carry:
         if not new.shape.is_compatible_with(old.shape):
             raise ValueError(
                 f"{self._api}: '{self._function}' must keep the shape of {name}, {old.shape}, got {new.shape}. Start "
-                "with a value of the shape that the steps return."
+                "with a value of the shape that the steps return. To collect values, return them as y in a scan."
             )
         if old.shape.is_fully_defined() and not new.shape.is_fully_defined():
             return tf.ensure_shape(new, old.shape)

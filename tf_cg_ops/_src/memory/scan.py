@@ -124,12 +124,11 @@ class _Scan:
         def step(*tensors: tf.Tensor) -> list[tf.Tensor]:
             x = checkpointed_loop.pack(xs, tensors[len(carry.leaves) :])
             takes = f"{_API}: '{name}' must take two arguments, the carry and one slice of xs"
-            try:
+            note = f"{_API}: '{name}' is called as f(carry, x), with one slice of xs."
+            for leaf in ints:
+                note += f" It gets integers for {leaf}. For floats, start with 0.0."
+            with text.noting(note):
                 value = signature.call(f, [carry.pack(tensors[: len(carry.leaves)]), x], {}, takes)
-            except TypeError as error:
-                for leaf in ints:
-                    text.add_note(error, f"{_API}: '{name}' gets integers for {leaf}. For floats, start with 0.0.")
-                raise
             advice = (
                 "End it with: return carry, y (or: return carry, None). In tf.scan, unlike here, the function returns "
                 "only the carry."

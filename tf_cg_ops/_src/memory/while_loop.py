@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_cg_ops._src.core import misplaced_calls, text, tf_internal
+from tf_cg_ops._src.core.signature import check_takes
 from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.memory import checkpointed_loop
 from tf_cg_ops._src.memory.checkpointed_loop import Carry, Loop
@@ -86,6 +87,10 @@ def while_loop(
         raise TypeError(message.format(text.describe(loop_vars)) + "Write (x,) for a single one.")
     if not loop_vars:
         raise ValueError(message.format(text.describe(loop_vars)) + "Pass what changes from step to step.")
+
+    for argument, function in (("cond", cond), ("body", body)):
+        must_take = f"{_API}: {argument} must take one argument for each of the loop variables, {len(loop_vars)} in all"
+        check_takes(function, loop_vars, {}, must_take)
 
     loop_vars = checkpointed_loop.to_tensors(_API, "loop_vars", loop_vars, "Use scan to collect values of the steps.")
     num_steps = _number_of_steps(maximum_iterations)

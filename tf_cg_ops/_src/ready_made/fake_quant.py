@@ -125,7 +125,8 @@ class Options(NamedTuple):
 def _to_int(api: str, name: str, value: Any, lowest: float = -math.inf, highest: float = math.inf) -> int:
     among = "an int" if lowest == -math.inf else f"an int from {lowest} to {highest}"
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{api}: {name} must be {among}, got {text.describe(value)}.")
+        advice = " It is one number for all channels." if hasattr(value, "shape") else ""
+        raise TypeError(f"{api}: {name} must be {among}, got {text.describe(value)}.{advice}")
     if not lowest <= value <= highest:
         raise ValueError(f"{api}: {name} must be {among}, got {value}.")
     return int(value)

@@ -127,7 +127,8 @@ class _Solve:
             return self._function(y, *args, **kwargs)
         except TypeError:
             must_take = f"{self._subject} must take y and then the arguments of '{self._name}'"
-            check_takes(self._problem.user_function, [y, *args], kwargs, must_take)
+            advice = "Give it a parameter for each of them, also for one that it does not need, such as a first guess."
+            check_takes(self._problem.user_function, [y, *args], kwargs, must_take, advice)
             raise
 
     def _gradient_of_objective(self, y: Any, args: Any, kwargs: Any) -> Any:

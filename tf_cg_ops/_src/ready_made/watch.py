@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_cg_ops._src.core import convert, python_op, slices, text, tf_internal
+from tf_cg_ops._src.core.signature import check_takes
 from tf_cg_ops._src.core.types import Structure
 from tf_cg_ops._src.custom_gradient.call import call_with_gradient
 from tf_cg_ops._src.custom_gradient.wording import without_gradient_function
@@ -134,6 +135,8 @@ def check_arguments(api: str, name: Any, log: Any, check_numerics: Any, callback
             f"{api}: callback must be a function of an array, or None, got {text.describe(callback)}. Write for "
             "example callback=history.append, with a list."
         )
+    if callback is not None:
+        check_takes(callback, [np.zeros([])], {}, f"{api}: callback must take one array, the gradient")
     if callback is None and not (log or check_numerics):
         raise ValueError(
             f"{api}: choose what to do with the gradient of {name!r}: pass log=True, check_numerics=True, or a "

@@ -53,7 +53,8 @@ class RuleTable:
                 )
             name = f"the rule for {_described_key(key)}"
             noun = "a function rule(op, *dy) that returns the gradients of op.inputs"
-            misplaced_calls.check_function(api, name, rule, noun=noun)
+            advice = "Ready-made ones are functions, such as tf_cg_ops.rules.guided."
+            misplaced_calls.check_function(api, name, rule, advice, noun)
             must_take = f"{api}: {name} must take the op and the upstream gradients by position"
             advice = "If that makes a rule, call it, as in tf_cg_ops.rules.clip(norm=1.0)."
             signature.check_takes(rule, [None], {}, must_take, advice, partial=True)

@@ -28,7 +28,7 @@ def check_places(api: str, places: Any) -> dict[str, Place]:
     if not isinstance(places, Mapping) or not all(isinstance(key, str) for key in places):
         raise TypeError(
             f"{api}: places must be a dict such as {{'features': 'name_of_a_layer'}}, or a list of names, got "
-            f"{text.describe(places)}."
+            f"{text.describe(places)}. Name a layer, as in [layer.name]."
         )
     if not places:
         raise ValueError(f"{api}: places must have at least one place, got {places!r}.")
