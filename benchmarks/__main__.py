@@ -9,6 +9,7 @@ import dataclasses
 import logging
 import pathlib
 import sys
+from typing import Any
 
 from .harness import measurement, record
 from .report import table
@@ -53,13 +54,14 @@ def main() -> None:
         settings = dataclasses.replace(settings, seconds=arguments.seconds)
     cases = chosen_cases(arguments.only, settings)
     origin = {**record.origin(), "quick": settings.quick}
-    found = {**origin, "cases": measurement.measure_all(cases, settings)}
+    before = record.before(arguments.output, origin) if arguments.only else None
+    found: list[dict[str, Any]] = []
+    for case in measurement.measure_all(cases, settings):
+        found.append(case)
+        if arguments.output is not None:  # After each case, so that one that fails loses no other.
+            record.write(record.merged(before, {**origin, "cases": found}), arguments.output)
     if arguments.output is None:
-        print(table.document(found))
-    elif arguments.only and arguments.output.exists():
-        record.write(record.merged(found, arguments.output), arguments.output)
-    else:
-        record.write(found, arguments.output)
+        print(table.document({**origin, "cases": found}))
 
 
 def chosen_cases(texts: list[str], settings: measurement.Settings) -> list[measurement.Case]:

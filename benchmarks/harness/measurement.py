@@ -4,7 +4,7 @@ import dataclasses
 import gc
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,13 +103,11 @@ def _ratios(ours: str, samples: Mapping[str, list[float]]) -> dict[str, Any]:
     return {other: summary for other, summary in found.items() if summary is not None}
 
 
-def measure_all(cases: Sequence[Case], settings: Settings) -> list[dict[str, Any]]:
+def measure_all(cases: Sequence[Case], settings: Settings) -> Iterator[dict[str, Any]]:
     """Measures one case after the other and reports its progress on stderr."""
-    results = []
     start = time.perf_counter()
     for index, case in enumerate(cases):
         passed = time.perf_counter() - start
         left = f"about {passed / index * (len(cases) - index):.0f} s left" if index else "no estimate yet"
         print(f"[{index + 1}/{len(cases)}] {case.subject}: {case.name} ({left})", file=sys.stderr, flush=True)
-        results.append(measure(case, settings))
-    return results
+        yield measure(case, settings)

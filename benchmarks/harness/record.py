@@ -74,12 +74,21 @@ def write(run: dict[str, Any], path: pathlib.Path) -> None:
     path.write_text("{\n" + ",\n".join([*header, f' "cases": [\n{cases}\n ]']) + "\n}\n")
 
 
-def merged(run: dict[str, Any], path: pathlib.Path) -> dict[str, Any]:
-    """The run in the file with these cases added or replaced, each with its own commit and date."""
-    before = json.loads(path.read_text())
-    if before["machine"] != run["machine"]:
+def before(path: pathlib.Path | None, origin: dict[str, Any]) -> dict[str, Any] | None:
+    """The run in the file, if there is one; it must be of the same machine, where another kernel may run."""
+    if path is None or not path.exists():
+        return None
+    run = json.loads(path.read_text())
+    if {**run["machine"], "system": None} != {**origin["machine"], "system": None}:
         raise SystemExit(f"--only: {path} is of another machine; measure all cases, or write another file")
-    own = {"started": run["started"], "commit": run["commit"]}
+    return run
+
+
+def merged(before: dict[str, Any] | None, run: dict[str, Any]) -> dict[str, Any]:
+    """An earlier run with the cases of a later one added or replaced, each with its own commit, date and system."""
+    if before is None:
+        return run
+    own = {"started": run["started"], "commit": run["commit"], "system": run["machine"]["system"]}
     new = {(case["subject"], case["case"]): {**case, **own} for case in run["cases"]}
     kept = [new.pop((case["subject"], case["case"]), case) for case in before["cases"]]
     return {**before, "cases": [*kept, *new.values()]}
