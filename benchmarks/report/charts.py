@@ -132,7 +132,7 @@ def _curves(axis: Any, lines: dict[str, dict[int, float]], unit: str) -> None:
         axis.plot(shown.keys(), shown.values(), label=name, markersize=5, **_LINES[name])
     axis.set_xscale("log")
     axis.set_yscale("log")
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{n:,.0f}" if n < 1e6 else f"{n / 1e6:,.0f} million"))
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: table.quantity(value, unit)))
     axis.yaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
     axis.grid(alpha=0.25)
@@ -140,9 +140,10 @@ def _curves(axis: Any, lines: dict[str, dict[int, float]], unit: str) -> None:
 
 def _curve(lines: dict[str, dict[int, float]], unit: str, title: str, label: str) -> Any:
     """One chart of curves."""
-    figure, axis = plt.subplots(figsize=(8.5, 5), layout="constrained")
+    figure, axis = plt.subplots(figsize=(6.4, 4.4), layout="constrained")
     _curves(axis, lines, unit)
     axis.set_xlabel(label)
+    axis.tick_params(axis="x", labelsize=8)
     axis.set_title(title, fontsize=12, fontweight="bold")
     axis.legend(fontsize=8, frameon=False)
     return figure

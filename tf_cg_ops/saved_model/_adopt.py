@@ -92,7 +92,9 @@ class AdoptReport(Copied):
     autodiff: list[Comparison] | None
 
     def __str__(self) -> str:
-        adopted = [("adopted", str(each)) for each in self.adopted] or [("adopted", "nothing")]
+        adopted = [("adopted", str(each)) for each in self.adopted] or [
+            ("adopted", "nothing: there is no gradient of tf.custom_gradient")
+        ]
         return self._text(adopted, [("autodiff", each) for each in self.autodiff or []])
 
 

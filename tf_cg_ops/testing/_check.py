@@ -231,7 +231,7 @@ def _differentiable_values(name: str, function: FlatFunction) -> Arrays:
     if not function.names:
         raise ValueError(
             f"{API}: args must contain a float or complex number or tensor to differentiate '{name}' by, got none. "
-            "Integers, bools, strings and None are passed on as they are."
+            "Integers, bools, strings and None are passed on as they are: cast the Tensor that you differentiate by."
         )
     for argument, value in zip(function.names, function.values, strict=True):
         if not np.all(np.isfinite(value)):

@@ -223,9 +223,12 @@ def _compute(
     is_pair = isinstance(result, (tuple, list)) and len(result) == 2
     if not is_pair or not (callable(result[1]) or isinstance(result[1], GradFn)):
         bind(wording.api, function, args, kwargs, wording.how_to_call)
+        advice = "End it with: return value, grad_fn"
+        if keras_internal.is_layer(function):
+            advice = "Decorate a function that calls it. For other gradients inside it, use override_gradients."
         raise TypeError(
             f"{wording.api}: '{text.name_of(function)}' must return a pair (value, grad_fn), got "
-            f"{text.describe_type(result)}. End it with: return value, grad_fn"
+            f"{text.describe_type(result)}. {advice}"
         )
     if is_of_session:
         # TensorFlow does not report reads of these variables.

@@ -31,6 +31,7 @@ _WORDING = Wording(
     parameters="primals, tangents",
     noun="tangent",
     of="output",
+    advice="The rule gets two tuples, primals and tangents, with one entry for each input.",
     takes_variables=(
         "the tangent rule must take them. Write rule(primals, tangents, variables=None, variable_tangents=None)."
     ),

@@ -77,6 +77,8 @@ class Solver:
         api = self.api
         packing = Packing(f"{api}: b must be", "b", b, "Convert it with tf.cast.")
         advice = "Return the structure, shapes and dtype of the argument."
+        if isinstance(b, (list, tuple)):
+            advice += " A list b is a structure of Tensors: for one vector, pass tf.constant(b)."
 
         def apply(u: tf.Tensor) -> tf.Tensor:
             with text.noting(

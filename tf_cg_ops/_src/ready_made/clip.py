@@ -155,7 +155,8 @@ def to_limit(api: str, mode: str, limit: Any) -> tf.Tensor:
     """The limit of this name as a float64 scalar; TypeError or ValueError if it cannot be a limit."""
     tensor = convert.to_real(api, mode, limit, tf.float64)
     if tensor.shape.rank not in (0, None):
-        raise ValueError(f"{api}: {mode} must be a single number, got the shape {tensor.shape}.")
+        advice = f"Write {mode}=1.0{' for limits of -1 and 1' if mode == 'value' else ''}."
+        raise ValueError(f"{api}: {mode} must be a single number, got the shape {tensor.shape}. {advice}")
     known = tf.get_static_value(tensor)
     if known is not None and not known >= 0:  # Also false for nan.
         raise ValueError(f"{api}: {mode} must be a number that is at least 0, got {np.asarray(known).item()}.")

@@ -95,7 +95,9 @@ class _Solve:
         if has_aux:
             advice = "End it with: return y, aux (or leave out has_aux)."
             root, aux = pytree.pair(f"{api}: '{self._name}'", "y, aux", root, advice, types=tuple)
-        advice = "To return other results too, pass has_aux=True."
+        advice = (
+            "Return the solution alone, such as x of SciPy's results. To return other results too, pass has_aux=True."
+        )
         self._packing = Packing(f"{api}: '{self._name}' must return y as", "y", root, advice, self._batched)
         y = self._packing.unpack(self._with_derivative(tf.stop_gradient(self._packing.packed), arguments))
         return (y, pytree.map_tensors(aux, _stop)) if has_aux else y
