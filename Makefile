@@ -137,7 +137,7 @@ matrix: $(LIBRARY) ## build and test against every supported TensorFlow
 aarch64: $(LIBRARY) ## compile and link for 64-bit ARM with a cross compiler, and open the libraries in QEMU
 	$(BIN)/python -m build_ops.aarch64
 
-# Takes about forty minutes; run nothing else meanwhile.
+# Takes 40 to 80 minutes; run nothing else meanwhile.
 bench: $(LIBRARY) ## measure everything again for docs/performance.md
 	$(BIN)/python -m benchmarks --output benchmarks/results.json
 	$(BIN)/python -m benchmarks.report.publish

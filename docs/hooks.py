@@ -27,7 +27,7 @@ _CUTS: dict[str, list[float]] = {
     "equilibrium_layer": [0.332, 0.661],
     "fit_in_memory": [0.332, 0.671],
     "growth": [0.335, 0.662],
-    "headline": [0.48],
+    "headline": [0.493],
     "inside_model": [0.664],
     "learning_curves": [0.332, 0.67],
     "lite_training": [0.514],
@@ -39,7 +39,7 @@ _CUTS: dict[str, list[float]] = {
     "saliency_maps": [0.508],
 }
 # Where rows of panels begin and end, as fractions of the height. What is outside of them is on the page, too.
-_ROWS: dict[str, list[float]] = {"audit": [0.34, 0.94], "growth": [0, 0.49, 0.935], "headline": [0, 0.347, 0.64, 0.935]}
+_ROWS: dict[str, list[float]] = {"audit": [0.34, 0.94], "growth": [0, 0.48, 0.915], "headline": [0, 0.347, 0.64, 0.91]}
 _BANNER = """<div class="banner" markdown>
 
 {}

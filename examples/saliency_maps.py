@@ -181,7 +181,7 @@ def draw(images: np.ndarray, found: dict[str, np.ndarray], path: pathlib.Path) -
         axes.set(xticks=[], yticks=[])
     for axes, title in zip(rows[:, 0], ["image", *(titles[name] for name in found)], strict=True):
         axes.set_ylabel(title, fontsize="small")
-    figure.suptitle("The pixels that raise the score of the class (red) and lower it (blue)")
+    figure.suptitle("The pixels that raise the score of the class (red) and lower it (blue)", x=0.01, ha="left")
     figure.savefig(path, dpi=120)
 
 
