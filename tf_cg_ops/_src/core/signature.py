@@ -80,12 +80,19 @@ def call(
     must_take: str,
     advice: str = "",
     name: str | None = None,
+    note: str = "",
 ) -> Any:
-    """Calls a user's function. If that fails because it does not take the arguments, the error is `check_takes`'s."""
+    """Calls a user's function. If that fails because it does not take the arguments, the error is `check_takes`'s.
+
+    Other errors get the note.
+    """
     try:
         return function(*args, **kwargs)
-    except TypeError:
-        check_takes(function, args, kwargs, must_take, advice, name)
+    except Exception as error:
+        if isinstance(error, TypeError):
+            check_takes(function, args, kwargs, must_take, advice, name)
+        if note:
+            text.add_note(error, note)
         raise
 
 

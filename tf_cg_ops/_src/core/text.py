@@ -1,11 +1,11 @@
 """Formats values, functions, names and numbers for error messages."""
 
-import contextlib
 import contextvars
 import functools
 import re
+import sys
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -68,27 +68,19 @@ def _type_name(value: Any) -> str:
 
 
 def add_note(error: Any, note: str) -> None:
-    """Adds a note to an exception of the user's own code: to its message, if that is all that it was made of.
+    """Adds a note to an exception of the user's own code, as `add_note` does in Python 3.11, which prints notes.
 
-    Python 3.10 does not print the notes of an exception, and AutoGraph makes a new exception of the message.
+    Where it would be lost, it is added to the message of Python's own exceptions: Python 3.10 prints no notes, and
+    AutoGraph makes a new exception of the message.
     """
     notes = getattr(error, "__notes__", [])
     if note in notes or note in str(error):
         return
-    if len(error.args) == 1 and str(error) == error.args[0]:
+    would_be_lost = sys.version_info < (3, 11) or not tf.executing_eagerly()
+    if would_be_lost and type(error).__module__ == "builtins" and error.args == (str(error),):
         error.args = (f"{error}\n{note}",)
-    if note not in str(error):  # A KeyError would print it escaped.
+    else:
         error.__notes__ = [*notes, note]
-
-
-@contextlib.contextmanager
-def noting(note: str) -> Iterator[None]:
-    """A context for a call of the user's own code, which adds a note to its exceptions."""
-    try:
-        yield
-    except Exception as error:
-        add_note(error, note)
-        raise
 
 
 def in_one_line(error: Exception) -> str:

@@ -186,8 +186,8 @@ def _call_rule(
     named = f", and {text.quoted(kept.nondiff)} (from nondiff_argnames)" if kept.nondiff else ""
     must_take = f"{subject} must take the residuals and {text.count(len(vectors), noun)}{named}"
     call = f"{kind}({', '.join(['residuals', f'*{name}', *options])})"
-    with text.noting(f"{subject} is called as {call}."):
-        return signature.call(function, [kept.residuals, *vectors], options, must_take, f"Write {call}.", kind)
+    note = f"{subject} is called as {call}."
+    return signature.call(function, [kept.residuals, *vectors], options, must_take, f"Write {call}.", kind, note)
 
 
 _as_numpy = functools.cache(lambda dtype: np.dtype(dtype.as_numpy_dtype))  # The property takes longer than a copy.

@@ -81,10 +81,9 @@ class Solver:
             advice += " A list b is a structure of Tensors: for one vector, pass tf.constant(b)."
 
         def apply(u: tf.Tensor) -> tf.Tensor:
-            with text.noting(
-                f"{api}: A is called with a value like b. For a matrix, write lambda u: tf.linalg.matvec(A, u)."
-            ):
-                product = matrix(packing.unpack(u))
+            note = f"{api}: A is called with a value like b. For a matrix, write lambda u: tf.linalg.matvec(A, u)."
+            takes = f"{api}: A must take one argument, a value like b"
+            product = signature.call(matrix, [packing.unpack(u)], {}, takes, note=note)
             return packing.pack(f"{api}: A must return", product, advice)
 
         def precondition(u: tf.Tensor) -> tf.Tensor:

@@ -127,8 +127,7 @@ class _Scan:
             note = f"{_API}: '{name}' is called as f(carry, x), with one slice of xs."
             for leaf in ints:
                 note += f" It gets integers for {leaf}. For floats, start with 0.0."
-            with text.noting(note):
-                value = signature.call(f, [carry.pack(tensors[: len(carry.leaves)]), x], {}, takes)
+            value = signature.call(f, [carry.pack(tensors[: len(carry.leaves)]), x], {}, takes, note=note)
             advice = (
                 "End it with: return carry, y (or: return carry, None). In tf.scan, unlike here, the function returns "
                 "only the carry."
