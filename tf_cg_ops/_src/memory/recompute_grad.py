@@ -248,10 +248,6 @@ class Recomputation:
             outputs = run(values)
         trace.forget_outside()
         value = trace.pack(outputs)
-        if value is None:
-            raise TypeError(
-                f"{api}: '{name}' must return Tensors, got None, as from a function without a return statement."
-            )
         differentiable_leaves(api, name, value)  # All of it has gradients.
         return value
 
