@@ -187,9 +187,9 @@ def test_a_function_that_no_module_has_cannot_be_pickled_by_name(decorated, name
     shown = f"{name}, which has no name in its module: decorate a function at the top level, or use cloudpickle,"
     with pytest.raises(pickle.PicklingError) as error:
         pickle.dumps(decorated)
-    assert re.sub(" at 0x[0-9a-f]+", "", str(error.value)) == (
-        f"Can't pickle <function {shown}>: attribute lookup {shown} on {module} failed"
-    )
+    found = re.sub(" at 0x[0-9a-f]+", "", str(error.value))
+    assert found.startswith(f"Can't pickle <function {shown}>: ")
+    assert module in found.removeprefix(f"Can't pickle <function {shown}>: ")  # The rest differs between Pythons.
 
 
 def test_functions_of_a_program_run_in_another_process(tmp_path):
