@@ -54,12 +54,12 @@ def main() -> None:
         settings = dataclasses.replace(settings, seconds=arguments.seconds)
     cases = chosen_cases(arguments.only, settings)
     origin = {**record.origin(), "quick": settings.quick}
-    before = record.before(arguments.output, origin) if arguments.only else None
+    earlier = record.earlier(arguments.output, origin) if arguments.only else None
     found: list[dict[str, Any]] = []
     for case in measurement.measure_all(cases, settings):
         found.append(case)
         if arguments.output is not None:  # After each case, so that one that fails loses no other.
-            record.write(record.merged(before, {**origin, "cases": found}), arguments.output)
+            record.write(record.merged(earlier, {**origin, "cases": found}), arguments.output)
     if arguments.output is None:
         print(table.document({**origin, "cases": found}))
 

@@ -22,7 +22,7 @@ def newest_of(minor: str) -> str:
     return f"=={minor}.*" + (f",>={minor}.0rc0" if SUPPORTED.index(minor) > SUPPORTED.index(NEWEST_RELEASE) else "")
 
 
-# What the build asks for if you have no TensorFlow. For Python 3.14 there is no release yet, only candidates of 2.22.
+# Without a TensorFlow, the build installs this one. For Python 3.14 there is only a release candidate so far, of 2.22.
 DEFAULT_REQUIREMENT = f"tensorflow{newest_of(NEWEST_RELEASE if sys.version_info < (3, 14) else '2.22')}"
 
 # Many distributions contain TensorFlow: tensorflow, tensorflow-cpu, tf-nightly, AMD's, conda's.

@@ -74,7 +74,7 @@ def write(run: dict[str, Any], path: pathlib.Path) -> None:
     path.write_text("{\n" + ",\n".join([*header, f' "cases": [\n{cases}\n ]']) + "\n}\n")
 
 
-def before(path: pathlib.Path | None, origin: dict[str, Any]) -> dict[str, Any] | None:
+def earlier(path: pathlib.Path | None, origin: dict[str, Any]) -> dict[str, Any] | None:
     """The run in the file, if there is one; it must be of the same machine, where another kernel may run."""
     if path is None or not path.exists():
         return None
@@ -84,14 +84,14 @@ def before(path: pathlib.Path | None, origin: dict[str, Any]) -> dict[str, Any] 
     return run
 
 
-def merged(before: dict[str, Any] | None, run: dict[str, Any]) -> dict[str, Any]:
+def merged(earlier: dict[str, Any] | None, run: dict[str, Any]) -> dict[str, Any]:
     """An earlier run with the cases of a later one added or replaced, each with its own commit, date and system."""
-    if before is None:
+    if earlier is None:
         return run
     own = {"started": run["started"], "commit": run["commit"], "system": run["machine"]["system"]}
     new = {(case["subject"], case["case"]): {**case, **own} for case in run["cases"]}
-    kept = [new.pop((case["subject"], case["case"]), case) for case in before["cases"]]
-    return {**before, "cases": [*kept, *new.values()]}
+    kept = [new.pop((case["subject"], case["case"]), case) for case in earlier["cases"]]
+    return {**earlier, "cases": [*kept, *new.values()]}
 
 
 def _line(value: Any) -> str:

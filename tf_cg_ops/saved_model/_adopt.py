@@ -93,7 +93,7 @@ class AdoptReport(Copied):
 
     def __str__(self) -> str:
         adopted = [("adopted", str(each)) for each in self.adopted] or [
-            ("adopted", "nothing: there is no gradient of tf.custom_gradient")
+            ("adopted", "nothing: the model does not use tf.custom_gradient")
         ]
         return self._text(adopted, [("autodiff", each) for each in self.autodiff or []])
 

@@ -32,11 +32,8 @@ class Copied:
 
     def _text(self, done: Sequence[tuple[str, object]], found: Sequence[tuple[str, object]] = ()) -> str:
         """The report in lines, with labels in a column: what was done and compared, and what else was found."""
-        nothing = (
-            "nothing: the check was turned off"
-            if self.comparisons is None
-            else "nothing: nothing has changed, or can be called"
-        )
+        reason = "the check was turned off" if self.comparisons is None else "there was nothing to compare"
+        nothing = f"nothing: {reason}"
         compared = [("compared", str(each)) for each in self.comparisons or ()] or [("compared", nothing)]
         lines = [*done, *compared, *found, ("written", self.target)]
         width = max(len(label) for label, _ in lines)

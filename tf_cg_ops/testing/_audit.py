@@ -283,7 +283,7 @@ def _inputs_in_keras(f: Any) -> tuple[str, Any]:
 def _as_keras_takes(f: Any, name: str, args: Any) -> Any:
     """The arguments of `f`; for a Keras model that knows its inputs, all of them in its one argument."""
     package, structure = _inputs_in_keras(f)
-    if not package or not f.call.__module__.startswith(f"{package}."):  # The user's own `call` can take several.
+    if not package or not keras_internal.has_keras_call(f):
         return args
     names = list(structure) if isinstance(structure, Mapping) else [tensor.name for tensor in f.inputs]
     if isinstance(args, Mapping):

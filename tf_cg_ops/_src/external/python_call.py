@@ -110,10 +110,8 @@ class Call:
         hint = "A gradient has the shape of the value. For any other shape of the value, pass an output_signature."
         if not self.options.is_elementwise:
             batch_dims = int(self.options.batched)
-            hint = (
-                f"A gradient has the shape of the value + x.shape{'[1:]' if batch_dims else ''}. If the function works "
-            )
-            hint += "element by element, leave out output_signature."
+            hint = f"A gradient has the shape of the value + x.shape{'[1:]' if batch_dims else ''}."
+            hint += " If the function works element by element, leave out output_signature."
         for i, gradient in enumerate(self.arguments.gradients(_OF_FUNCTION, kept.residuals)):
             event_shape = () if batch_dims is None else kept.x_shapes[i][batch_dims:]
             dtype = jacobians.dtype_for(self.dtypes[0], self.x_dtypes[i])

@@ -84,6 +84,11 @@ def is_layer(value: Any) -> bool:
     return hasattr(value, "_flatten_layers")
 
 
+def has_keras_call(layer: Any) -> bool:
+    """Whether Keras wrote the `call` of a layer or model. The user's own can take other arguments."""
+    return layer.call.__module__.partition(".")[0] in ("keras", "tf_keras")
+
+
 # The public `losses` is a copy, and includes the losses of weights.
 def losses_in(layer: Any) -> dict[str, list[Any]]:
     """The lists in which the layer and its inner layers store the losses of their calls; empty for None.

@@ -121,7 +121,7 @@ class _Run:
         given = {key: kwargs[key] for key in self.wanted if kwargs.get(key) is not None}
         inputs = arrays_to_tensors((list(args), {key: x for key, x in kwargs.items() if key not in self.wanted}))
         name = text.name_of(function)
-        self._refuse_what_keras_drops(function, inputs[1], name)
+        self._refuse_what_keras_ignores(function, inputs[1], name)
         with layer_values.replaced(mark):
             call = TracedCall(signature.traced(_API, function, "to find the values inside it"), *inputs)
         cut = Cut(_API, name, call.graph, call.inside, self.wanted, self.inside)
@@ -133,12 +133,9 @@ class _Run:
         pytree.check_leaves(_API, name, value)  # All of it has gradients.
         return value, values
 
-    def _refuse_what_keras_drops(self, function: Any, kwargs: Mapping[str, Any], name: str) -> None:
-        """ValueError for a keyword argument that is no place and that a model of Keras's own would not look at."""
-        if not keras_internal.is_layer(function) or function.call.__module__.partition(".")[0] not in (
-            "keras",
-            "tf_keras",
-        ):
+    def _refuse_what_keras_ignores(self, function: Any, kwargs: Mapping[str, Any], name: str) -> None:
+        """ValueError for a keyword argument that is neither a place nor known to the model. Keras would ignore it."""
+        if not (keras_internal.is_layer(function) and keras_internal.has_keras_call(function)):
             return
         unknown = [key for key in kwargs if not signature.has_parameter(function.call, key)]
         if unknown:
